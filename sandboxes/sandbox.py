@@ -1,0 +1,140 @@
+"""The two protocols of this package: a box, and the backend that makes boxes.
+
+Failures come in two kinds that are never mixed up. What a *command* does wrong (a non-zero exit,
+a time-out, running out of memory, too much output) is an `ExecResult`. What the *box or its
+backend* does wrong is a `SandboxError`: the rollout is not to blame and must not be scored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, Self
+
+from sandboxes.spec import SandboxSpec
+
+
+class SandboxError(Exception):
+    """The box or its backend failed; the command, if any, may or may not have run."""
+
+
+class SandboxLost(SandboxError):
+    """The box is gone or unusable (killed, exhausted, connection broken). Get another one."""
+
+
+class BackendUnavailable(SandboxError):
+    """The backend cannot be used on this machine; the message says what to do about it."""
+
+
+class UnsafePath(ValueError):
+    """A path or archive member that would leave the workdir or is not a plain file or folder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecUsage:
+    cpu_seconds: float
+    max_rss_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecResult:
+    """What a command did. `out` and `err` hold head and tail when `is_truncated`."""
+
+    rc: int
+    """Exit code; 128 + signal number when killed by a signal."""
+    out: bytes
+    err: bytes
+    out_bytes: int
+    """True size of stdout, before any cut."""
+    err_bytes: int
+    timed_out: bool = False
+    oom: bool = False
+    seconds: float = 0.0
+    usage: ExecUsage | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.rc == 0 and not self.timed_out
+
+    @property
+    def is_truncated(self) -> bool:
+        return self.out_bytes > len(self.out) or self.err_bytes > len(self.err)
+
+    @property
+    def text(self) -> str:
+        """Both streams, readable: stdout, then stderr; bytes that are not UTF-8 are replaced."""
+        return (self.out + self.err).decode("utf-8", "replace")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What a backend enforces on this machine, told truthfully."""
+
+    network: bool
+    memory: bool
+    """The sum over all processes of a box."""
+    pids: bool
+    disk: bool
+    cpus: bool
+    kernel_isolation: bool = False
+    allow_list: bool = False
+    notes: tuple[str, ...] = ()
+    """One sentence for each thing that is weaker than asked, and why."""
+
+
+class Sandbox(Protocol):
+    """One box; serves one rollout and is deleted. Paths are relative to the workdir or absolute."""
+
+    spec: SandboxSpec
+    sandbox_id: str
+
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        stdin: bytes = b"",
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        timeout_s: float | None = None,
+        max_output_bytes: int | None = None,
+    ) -> ExecResult:
+        """Run a command to its end. A string goes to `sh -c`; a list is run as it is.
+
+        At the deadline every process the command started is killed, and the caller is back
+        within two seconds. Raises `SandboxLost`.
+        """
+        ...
+
+    async def read(self, path: str) -> bytes: ...
+    async def read_text(self, path: str) -> str: ...
+    async def write(self, path: str, data: bytes | str) -> None: ...
+
+    async def upload(self, files: Mapping[str, str | bytes] | Path) -> None:
+        """Put a mapping of paths to contents, or a local tree, under the workdir."""
+        ...
+
+    async def download(self, path: str, *, max_bytes: int = 64 * 1024 * 1024) -> dict[str, bytes]:
+        """Plain files under `path`, keyed by path relative to it; links are not followed."""
+        ...
+
+    async def alive(self) -> bool: ...
+    async def close(self) -> None: ...
+    async def __aenter__(self) -> Self: ...
+    async def __aexit__(self, *exc: object) -> None: ...
+
+
+class SandboxBackend(Protocol):
+    """Makes boxes of one kind."""
+
+    name: str
+
+    def capabilities(self) -> Capabilities: ...
+
+    async def create(self, spec: SandboxSpec) -> Sandbox:
+        """A fresh box with its files in place. Raises `SandboxError`."""
+        ...
+
+    async def close(self) -> None:
+        """Delete every box that is still open."""
+        ...
