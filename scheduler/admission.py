@@ -1,0 +1,39 @@
+"""May more groups start? Staleness and memory decide.
+
+The rule is AReaL's capacity inequality (arXiv 2505.24298), counted in groups. A group that is
+accepted now will be trained on after all that were accepted before it, so bounding
+`accepted + running` bounds how old its weights can be by then. With `max_staleness` 0 it is the
+synchronous batch: exactly one step's groups start after each publication, and a rejected group is
+replaced at once. It never looks at length, so it never starves long attempts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scheduler.views import AdmissionView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapacityAdmission:
+    """accepted + running <= (max_staleness + version + 1) * groups_per_step."""
+
+    groups_per_step: int
+    num_steps: int
+    """Optimizer steps of the whole run; no more groups are accepted than they train on."""
+    max_staleness: int = 0
+    max_running_groups: int
+
+    def __post_init__(self) -> None:
+        if self.max_running_groups < 1:
+            raise ValueError(
+                f"max_running_groups is {self.max_running_groups}, at least 1 is needed: "
+                "allow as many running attempts as one group has"
+            )
+
+    def admit(self, counters: AdmissionView) -> int:
+        steps_allowed = min(self.max_staleness + counters.version + 1, self.num_steps)
+        open_groups = counters.accepted_groups + counters.running_groups
+        by_staleness = steps_allowed * self.groups_per_step - open_groups
+        by_memory = self.max_running_groups - counters.running_groups
+        return max(0, min(by_staleness, by_memory))

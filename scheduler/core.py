@@ -1,0 +1,286 @@
+"""The scheduler: events in, decisions out, and the only state that decisions depend on.
+
+`Scheduler.on(event)` first brings its books up to date and then answers with everything that the
+event made possible: a `Place` comes with the event that freed the slot, not with the one that asked
+for it. It reads no clock, draws no random number and touches nothing outside, so the same log
+gives the same decisions, always, in the live runtime and in the simulator.
+
+The contract with a driver
+- Events arrive one at a time, `seq` rising and `t` never falling (scheduler.events says the rest).
+- Work is asked for by events. `RunStarted`, `Published`, `GroupAccepted` and `GroupRejected` are
+  answered with `Admit(num_groups)` when capacity allows; admitted groups count as running until
+  they are accepted or rejected, and each must end with exactly one of the two.
+- `TurnReady` is answered, then or later, by exactly one `Place`, unless the trajectory ends, asks
+  again with a higher generation, or the worker is rejected (then by another `Place`).
+- A slot is held from `Place` until `TurnFinished`, `PlaceRejected`, `Finished`, `Failed`, a newer
+  generation of the trajectory, or the loss of the worker. Nothing else holds slots, so nothing
+  leaks when a trajectory ends in whatever state.
+- `WorkerLost`, or `WorkerReady` with a higher generation, answers `Requeue` for each turn that was
+  running there; the runner keeps the tokens and sends `TurnReady` with a higher generation. Should
+  the turn's end already be on its way, `TurnFinished` of the old generation still counts.
+- Late events (older generation, ended trajectory, left worker) change nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import assert_never
+
+from scheduler.decisions import Admit, Decision, Place, Requeue, RequeueReason
+from scheduler.events import (
+    Event,
+    Failed,
+    Finished,
+    GroupAccepted,
+    GroupRejected,
+    PlaceRejected,
+    Progress,
+    Published,
+    RunStarted,
+    StepEnded,
+    StepStarted,
+    Submitted,
+    Tick,
+    ToolReturned,
+    ToolStarted,
+    TurnFinished,
+    TurnReady,
+    WeightsLoaded,
+    WorkerLost,
+    WorkerReady,
+)
+from scheduler.fleet import Fleet, Key
+from scheduler.policies import AdmissionPolicy, RoutePolicy
+from scheduler.trajectories import Trajectory
+from scheduler.views import AdmissionView, Phase, TrajectoryView
+from scheduler.waiting import WaitingLanes
+
+
+@dataclass(slots=True)
+class _Job:
+    version: int
+    accepted_groups: int
+    running_groups: int
+
+    def group_ended(self) -> None:
+        assert self.running_groups > 0, "a group ended that was never admitted"
+        self.running_groups -= 1
+
+
+class Scheduler:
+    """See the module docstring for the contract."""
+
+    def __init__(self, *, routing: RoutePolicy, admission: AdmissionPolicy) -> None:
+        self._routing = routing
+        self._admission = admission
+        self._jobs: dict[str, _Job] = {}
+        self._fleet = Fleet()
+        self._trajectories: dict[Key, Trajectory] = {}
+        self._waiting = WaitingLanes()
+        self._last_seq = -1
+        self._last_t = -inf
+
+    def on(self, event: Event) -> tuple[Decision, ...]:
+        """Take in one event; the decisions it made possible, in the order to apply them."""
+        assert event.seq > self._last_seq, f"seq {event.seq} after {self._last_seq}"
+        assert event.t >= self._last_t, f"time {event.t} after {self._last_t}"
+        self._last_seq, self._last_t = event.seq, event.t
+        decisions = self._update(event)
+        decisions += self._place_waiting(event.t)
+        return tuple(decisions)
+
+    @property
+    def num_open_trajectories(self) -> int:
+        return len(self._trajectories)
+
+    @property
+    def num_held_slots(self) -> int:
+        return self._fleet.num_held_slots
+
+    def trajectory(self, job: str, trajectory_id: str) -> TrajectoryView | None:
+        """What is known of an open trajectory."""
+        known = self._trajectories.get((job, trajectory_id))
+        return known.view() if known is not None else None
+
+    # ------------------------------------------------------------------------------ the books
+
+    def _update(self, event: Event) -> list[Decision]:
+        match event:
+            case RunStarted() | Published() | GroupAccepted() | GroupRejected():
+                return self._update_run(event)
+            case WorkerReady() | WorkerLost() | WeightsLoaded():
+                return self._update_fleet(event)
+            case Submitted():
+                self._submit(event)
+            case (
+                TurnReady()
+                | PlaceRejected()
+                | Progress()
+                | TurnFinished()
+                | ToolStarted()
+                | ToolReturned()
+                | Finished()
+                | Failed()
+            ):
+                self._update_trajectory(event)
+            case Tick() | StepStarted() | StepEnded():
+                pass
+            case _:
+                assert_never(event)
+        return []
+
+    def _update_run(
+        self, event: RunStarted | Published | GroupAccepted | GroupRejected
+    ) -> list[Decision]:
+        if isinstance(event, RunStarted):
+            assert event.job not in self._jobs, f"job {event.job} started twice"
+            self._jobs[event.job] = _Job(event.version, event.accepted_groups, event.running_groups)
+        job = self._jobs[event.job]
+        match event:
+            case RunStarted():
+                pass
+            case Published(version=version):
+                assert version > job.version, f"version {version} published after {job.version}"
+                job.version = version
+            case GroupAccepted():
+                job.group_ended()
+                job.accepted_groups += 1
+            case GroupRejected():
+                job.group_ended()
+        return self._admit(event.t, event.job, job)
+
+    def _admit(self, t: float, name: str, job: _Job) -> list[Decision]:
+        num_groups = self._admission.admit(
+            AdmissionView(
+                version=job.version,
+                accepted_groups=job.accepted_groups,
+                running_groups=job.running_groups,
+            )
+        )
+        if num_groups == 0:
+            return []
+        job.running_groups += num_groups
+        return [Admit(t=t, job=name, num_groups=num_groups)]
+
+    def _update_fleet(self, event: WorkerReady | WorkerLost | WeightsLoaded) -> list[Decision]:
+        match event:
+            case WorkerReady():
+                orphans = self._fleet.ready(event)
+            case WorkerLost():
+                orphans = self._fleet.lost(event.worker_id, event.generation)
+            case WeightsLoaded():
+                self._fleet.weights_loaded(event.worker_id, event.generation, event.version)
+                orphans = []
+        return [self._requeue(event.t, self._trajectories[key]) for key in orphans]
+
+    def _requeue(self, t: float, trajectory: Trajectory) -> Requeue:
+        trajectory.lost_worker()
+        job, trajectory_id = trajectory.key
+        return Requeue(
+            t=t,
+            job=job,
+            trajectory_id=trajectory_id,
+            generation=trajectory.generation,
+            turn=trajectory.turn,
+            reason=RequeueReason.WORKER_LOST,
+        )
+
+    # --------------------------------------------------------------------------- trajectories
+
+    def _submit(self, event: Submitted) -> None:
+        key = (event.job, event.trajectory_id)
+        known = self._trajectories.get(key)
+        if known is not None:
+            if event.generation <= known.generation:
+                return
+            self._drop(known)
+        self._trajectories[key] = Trajectory.from_submitted(event)
+
+    def _update_trajectory(
+        self,
+        event: TurnReady
+        | PlaceRejected
+        | Progress
+        | TurnFinished
+        | ToolStarted
+        | ToolReturned
+        | Finished
+        | Failed,
+    ) -> None:
+        trajectory = self._trajectories.get((event.job, event.trajectory_id))
+        if trajectory is None or event.generation < trajectory.generation:
+            return
+        match event:
+            case TurnReady():
+                self._turn_ready(trajectory, event)
+            case PlaceRejected():
+                self._place_rejected(trajectory, event)
+            case Progress():
+                trajectory.progressed(event)
+            case TurnFinished():
+                assert trajectory.phase in (Phase.DECODING, Phase.LOST), "no turn was running"
+                self._fleet.free(trajectory.key)
+                trajectory.turn_finished(event)
+            case ToolReturned():
+                trajectory.tool_returned(event)
+            case Finished() | Failed():
+                self._drop(trajectory)
+            case ToolStarted():
+                pass
+
+    def _turn_ready(self, trajectory: Trajectory, event: TurnReady) -> None:
+        is_new = event.generation > trajectory.generation
+        assert is_new or trajectory.phase is Phase.RESTING, (
+            f"{event.trajectory_id} asks for turn {event.turn} while {trajectory.phase}, "
+            f"again with generation {event.generation}"
+        )
+        self._fleet.free(trajectory.key)
+        trajectory.turn_ready(event)
+        self._enqueue(trajectory)
+
+    def _place_rejected(self, trajectory: Trajectory, event: PlaceRejected) -> None:
+        self._fleet.suspect(event.worker_id, event.worker_generation)
+        if trajectory.phase in (Phase.DECODING, Phase.LOST) and trajectory.turn == event.turn:
+            self._fleet.free(trajectory.key)
+            trajectory.waits_again()
+            self._enqueue(trajectory)
+
+    def _enqueue(self, trajectory: Trajectory) -> None:
+        view = trajectory.view()
+        self._waiting.push(trajectory, self._routing.lane(view), self._routing.order(view))
+
+    def _drop(self, trajectory: Trajectory) -> None:
+        self._fleet.free(trajectory.key)
+        self._waiting.withdraw(trajectory)
+        del self._trajectories[trajectory.key]
+
+    # ------------------------------------------------------------------------------ placement
+
+    def _place_waiting(self, t: float) -> list[Decision]:
+        decisions: list[Decision] = []
+        for lane in self._waiting.lanes():
+            while (trajectory := self._waiting.head(lane)) is not None:
+                place = self._place(t, trajectory)
+                if place is None:
+                    break
+                self._waiting.pop(lane)
+                decisions.append(place)
+        return decisions
+
+    def _place(self, t: float, trajectory: Trajectory) -> Place | None:
+        job, trajectory_id = trajectory.key
+        worker = self._routing.choose(trajectory.view(), self._fleet.serving_rollout(job))
+        if worker is None:
+            return None
+        self._fleet.take(trajectory.key, worker, trajectory.context_tokens)
+        trajectory.placed(worker)
+        return Place(
+            t=t,
+            job=job,
+            trajectory_id=trajectory_id,
+            generation=trajectory.generation,
+            turn=trajectory.turn,
+            worker_id=worker.worker_id,
+            worker_generation=worker.generation,
+        )

@@ -1,0 +1,126 @@
+"""Who serves, and who holds which slot.
+
+The fleet knows workers and the turns that run on them. A turn holds at most one slot, on one
+worker, and gives it back exactly once; a worker that leaves takes all its slots with it. Views
+are cached and remade only for workers that changed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from scheduler.events import Role, WorkerReady
+from scheduler.views import WorkerView
+
+Key = tuple[str, str]
+"""A trajectory: its job and its id."""
+
+
+@dataclass(slots=True)
+class _Worker:
+    ready: WorkerReady
+    policy_version: int
+    running: dict[Key, int] = field(default_factory=dict)
+    """Context tokens by turn in a slot."""
+    is_suspect: bool = False
+    """A placement was rejected: nothing goes here until it reports ready again."""
+    view: WorkerView | None = None
+
+    def snapshot(self) -> WorkerView:
+        if self.view is None:
+            ready = self.ready
+            self.view = WorkerView(
+                worker_id=ready.worker_id,
+                generation=ready.generation,
+                job=ready.job,
+                role=ready.role,
+                bucket=ready.bucket,
+                tp=ready.tp,
+                max_running=ready.max_running,
+                kv_tokens=ready.kv_tokens,
+                policy_version=self.policy_version,
+                num_running=len(self.running),
+                running_tokens=sum(self.running.values()),
+            )
+        return self.view
+
+
+class Fleet:
+    """Workers by id. Order of arrival is order of listing, so equal logs see equal fleets."""
+
+    def __init__(self) -> None:
+        self._workers: dict[str, _Worker] = {}
+        self._holders: dict[Key, str] = {}
+        self._listings: dict[str, tuple[WorkerView, ...]] = {}
+
+    def ready(self, event: WorkerReady) -> list[Key]:
+        """Bring a worker into service; returns the turns that its older generation was running."""
+        known = self._workers.get(event.worker_id)
+        if known is not None and known.ready.generation >= event.generation:
+            return []
+        orphans = self._remove(event.worker_id) if known is not None else []
+        self._workers[event.worker_id] = _Worker(event, event.policy_version)
+        self._listings.clear()
+        return orphans
+
+    def lost(self, worker_id: str, generation: int) -> list[Key]:
+        """Take a worker out of service; returns the turns that were running on it."""
+        return self._remove(worker_id) if self._is_current(worker_id, generation) else []
+
+    def weights_loaded(self, worker_id: str, generation: int, version: int) -> None:
+        if self._is_current(worker_id, generation):
+            self._workers[worker_id].policy_version = version
+            self._changed(worker_id)
+
+    def suspect(self, worker_id: str, generation: int) -> None:
+        """Place nothing on this generation of the worker any more."""
+        if self._is_current(worker_id, generation):
+            self._workers[worker_id].is_suspect = True
+            self._changed(worker_id)
+
+    def take(self, key: Key, worker: WorkerView, context_tokens: int) -> None:
+        assert key not in self._holders, f"{key} holds a slot on {self._holders[key]} already"
+        assert worker.has_slot, f"{worker.worker_id} has no free slot"
+        self._workers[worker.worker_id].running[key] = context_tokens
+        self._holders[key] = worker.worker_id
+        self._changed(worker.worker_id)
+
+    def free(self, key: Key) -> None:
+        """Give back the slot a trajectory holds, if it holds one."""
+        worker_id = self._holders.pop(key, None)
+        if worker_id is not None:
+            del self._workers[worker_id].running[key]
+            self._changed(worker_id)
+
+    def serving_rollout(self, job: str) -> tuple[WorkerView, ...]:
+        """All workers that decode for this job and can be given turns, full ones too."""
+        listing = self._listings.get(job)
+        if listing is None:
+            listing = self._listings[job] = tuple(
+                worker.snapshot()
+                for worker in self._workers.values()
+                if worker.ready.role is Role.ROLLOUT
+                and worker.ready.job == job
+                and not worker.is_suspect
+            )
+        return listing
+
+    @property
+    def num_held_slots(self) -> int:
+        return len(self._holders)
+
+    def _is_current(self, worker_id: str, generation: int) -> bool:
+        known = self._workers.get(worker_id)
+        return known is not None and known.ready.generation == generation
+
+    def _remove(self, worker_id: str) -> list[Key]:
+        orphans = list(self._workers.pop(worker_id).running)
+        for key in orphans:
+            del self._holders[key]
+        self._listings.clear()
+        return orphans
+
+    def _changed(self, worker_id: str) -> None:
+        worker = self._workers[worker_id]
+        worker.view = None
+        self._listings.pop(worker.ready.job, None)

@@ -1,0 +1,39 @@
+"""The questions a policy answers. Small classes behind protocols, chosen once when wiring.
+
+Policies are synchronous and deterministic: no clock, no randomness of their own, no I/O. Baselines
+and ours answer the same questions, so they are compared and swapped freely.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from scheduler.views import AdmissionView, TrajectoryView, WorkerView
+
+
+class RoutePolicy(Protocol):
+    """Which worker serves a turn, and who goes first when slots are scarce."""
+
+    def lane(self, trajectory: TrajectoryView) -> str:
+        """The queue a ready turn waits in. Inside a lane nobody overtakes its head."""
+        ...
+
+    def order(self, trajectory: TrajectoryView) -> float:
+        """The place in its lane: smaller goes first, ties go by arrival."""
+        ...
+
+    def choose(
+        self, trajectory: TrajectoryView, workers: Sequence[WorkerView]
+    ) -> WorkerView | None:
+        """A worker with a free slot, or None to wait until something changes.
+
+        `workers` are all that serve rollout for the trajectory's job, full ones too.
+        """
+        ...
+
+
+class AdmissionPolicy(Protocol):
+    """How many groups may start now."""
+
+    def admit(self, counters: AdmissionView) -> int: ...

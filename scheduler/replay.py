@@ -1,0 +1,82 @@
+"""The log of a run, and the proof that it replays.
+
+A log has one line an event, with the decisions it was answered by. Feeding the events to a fresh
+scheduler that is wired the same way must give the same decisions, byte for byte; the first line
+that differs is the answer when it does not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import cast
+
+from scheduler.codec import from_dict, to_dict, to_json
+from scheduler.core import Scheduler
+from scheduler.decisions import Decision
+from scheduler.events import Event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogEntry:
+    event: Event
+    decisions: tuple[Decision, ...]
+
+    def to_line(self) -> bytes:
+        data = {
+            "event": to_dict(self.event),
+            "decisions": [to_dict(decision) for decision in self.decisions],
+        }
+        return json.dumps(data, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+
+    @classmethod
+    def from_line(cls, line: bytes) -> LogEntry:
+        data = json.loads(line)
+        return cls(
+            event=cast(Event, from_dict(data["event"])),
+            decisions=tuple(cast(Decision, from_dict(each)) for each in data["decisions"]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """The first event that a fresh scheduler answered in another way."""
+
+    event: Event
+    recorded: tuple[Decision, ...]
+    replayed: tuple[Decision, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayReport:
+    num_events: int
+    num_decisions: int
+    difference: Difference | None
+    """None: every decision came out the same."""
+
+
+def read_log(lines: Iterable[bytes]) -> Iterator[LogEntry]:
+    """Entries of a log; a torn last line, left by a process that was killed, does not exist."""
+    for line in lines:
+        if line.endswith(b"\n"):
+            yield LogEntry.from_line(line)
+
+
+def replay(scheduler: Scheduler, log: Iterable[LogEntry]) -> ReplayReport:
+    """Feed recorded events to a fresh scheduler and compare what it decides."""
+    num_events = num_decisions = 0
+    for entry in log:
+        num_events += 1
+        replayed = scheduler.on(entry.event)
+        num_decisions += len(replayed)
+        if _bytes(replayed) != _bytes(entry.decisions):
+            difference = Difference(event=entry.event, recorded=entry.decisions, replayed=replayed)
+            return ReplayReport(
+                num_events=num_events, num_decisions=num_decisions, difference=difference
+            )
+    return ReplayReport(num_events=num_events, num_decisions=num_decisions, difference=None)
+
+
+def _bytes(decisions: tuple[Decision, ...]) -> bytes:
+    return b"\n".join(to_json(decision) for decision in decisions)

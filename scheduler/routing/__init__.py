@@ -1,0 +1,1 @@
+"""Which worker serves a turn: baselines and ours, all behind `RoutePolicy`."""

@@ -1,0 +1,99 @@
+"""What a policy sees: immutable snapshots that hold only what has already happened.
+
+A view has no field for the total length, the reward or anything else of the future, so a policy
+cannot peek even by mistake. Views are made by the scheduler when something changed and shared
+until the next change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from scheduler.events import Role, ToolStatus
+
+
+class Phase(StrEnum):
+    RESTING = "resting"
+    """Between turns: starting, inside a tool call, or being scored."""
+    WAITING = "waiting"
+    """A turn is ready and has no slot yet."""
+    DECODING = "decoding"
+    LOST = "lost"
+    """Its worker went away in the middle of a turn; the runner has not asked again yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolFact:
+    """One tool call that has returned."""
+
+    turn: int
+    tool: str
+    status: ToolStatus
+    size_tokens: int
+    seconds: float
+    call_hash: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryView:
+    job: str
+    trajectory_id: str
+    generation: int
+    group_id: str
+    task_family: str
+    is_eval: bool
+    prompt_tokens: int
+    submitted_t: float
+    phase: Phase
+    turn: int
+    """Index of the turn that is ready or decoding, or of the last one when resting."""
+    tokens: int
+    """Sampled so far, finished turns and the reported part of the running one."""
+    turn_tokens: tuple[int, ...]
+    """Sampled per finished turn."""
+    tools: tuple[ToolFact, ...]
+    context_tokens: int
+    ready_t: float
+    """Since when the turn waits."""
+    home_id: str | None
+    """The worker that served it last and may hold its cache."""
+    home_generation: int
+    last_move_turn: int
+    """The turn at which it changed workers last; -1 when it never did."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerView:
+    worker_id: str
+    generation: int
+    job: str
+    role: Role
+    bucket: str
+    tp: int
+    max_running: int
+    kv_tokens: int | None
+    policy_version: int
+    num_running: int
+    running_tokens: int
+    """Context tokens of the turns that run on it."""
+
+    @property
+    def has_slot(self) -> bool:
+        return self.num_running < self.max_running
+
+    @property
+    def load(self) -> float:
+        """Share of its slots in use."""
+        return self.num_running / self.max_running
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionView:
+    """The counters of a job that decide whether it may start more groups."""
+
+    version: int
+    accepted_groups: int
+    """Ever accepted, those already trained on included."""
+    running_groups: int
+    """Admitted and not yet ended."""

@@ -1,0 +1,68 @@
+"""A hand-driven clock and event stamp for tests of the scheduler."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from scheduler.admission import CapacityAdmission
+from scheduler.core import Scheduler
+from scheduler.decisions import Decision
+from scheduler.events import Event, Role, Submitted, TurnFinished, TurnReady, WorkerReady
+from scheduler.policies import AdmissionPolicy, RoutePolicy
+from scheduler.replay import LogEntry
+from scheduler.routing.least_load import LeastLoad
+
+AnyEvent = TypeVar("AnyEvent", bound=Event)
+
+
+class Driver:
+    """Stamps events, feeds them to a scheduler and keeps the log."""
+
+    def __init__(
+        self, *, routing: RoutePolicy | None = None, admission: AdmissionPolicy | None = None
+    ) -> None:
+        self.scheduler = Scheduler(
+            routing=routing or LeastLoad(),
+            admission=admission
+            or CapacityAdmission(groups_per_step=2, num_steps=3, max_running_groups=100),
+        )
+        self.log: list[LogEntry] = []
+
+    def send(self, kind: type[AnyEvent], /, **fields: Any) -> tuple[Decision, ...]:
+        seq = len(self.log)
+        event = kind(t=seq / 8, seq=seq, **fields)
+        decisions = self.scheduler.on(event)
+        self.log.append(LogEntry(event=event, decisions=decisions))
+        return decisions
+
+    def worker(self, worker_id: str = "w0", generation: int = 0, slots: int = 1) -> Any:
+        return self.send(
+            WorkerReady,
+            worker_id=worker_id,
+            generation=generation,
+            role=Role.ROLLOUT,
+            max_running=slots,
+        )
+
+    def submit(self, trajectory_id: str, generation: int = 0, **fields: Any) -> Any:
+        fields = {"group_id": "g0", **fields}
+        return self.send(Submitted, trajectory_id=trajectory_id, generation=generation, **fields)
+
+    def ready(self, trajectory_id: str, turn: int = 0, generation: int = 0) -> Any:
+        return self.send(
+            TurnReady,
+            trajectory_id=trajectory_id,
+            generation=generation,
+            turn=turn,
+            context_tokens=100,
+        )
+
+    def finish_turn(self, trajectory_id: str, turn: int = 0, generation: int = 0) -> Any:
+        return self.send(
+            TurnFinished,
+            trajectory_id=trajectory_id,
+            generation=generation,
+            turn=turn,
+            tokens=10,
+            context_tokens=110,
+        )
