@@ -1,0 +1,347 @@
+"""An environment: one Python class that says what the tasks are, what tools do and what is good.
+
+    class Sums(Env):
+        @classmethod
+        def tasks(cls, split): ...
+        @tool
+        async def calc(self, expression: str) -> str: ...
+        @reward
+        async def exact(self) -> float: ...
+
+Every rollout gets a fresh instance and one asyncio task, so state is simply `self`. The runtime
+owns the loop and the tokens; an environment sees messages and turns. Methods a user writes may be
+`def` or `async def`: plain ones run in a thread and may block, async ones must not.
+
+Invariants
+- A definition that cannot work (a tool without annotations, a reserved name, no `tasks`) is a
+  `ValueError` when the class is first used, not when a rollout reaches the mistake.
+- `task_rng` is equal in all members of a group, `rng` in none.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import inspect
+import random
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar, Self, TypeVar, get_origin, get_type_hints, overload
+
+from pydantic import TypeAdapter, ValidationError
+
+from agentrl.schema import ToolSchema, tool_schema
+from agentrl.types import Json, Message, Task, Turn
+from sandboxes.sandbox import Sandbox
+from sandboxes.spec import SandboxSpec
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+RoleClient = Callable[..., Awaitable[Any]]
+"""Another model, by its name in the run file: a simulated user, a judge. Never trained."""
+
+
+class ToolError(Exception):
+    """Raise it in a tool: the text is the result of the call, and the rollout goes on."""
+
+
+class NoSandbox(RuntimeError):
+    """`self.sandbox` was used by a rollout that has no box."""
+
+
+def seed_of(*parts: str | int) -> int:
+    """A 63-bit seed from what identifies something; equal on every machine and in every process."""
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+# ------------------------------------------------------------------------------- declarations
+
+
+@overload
+def tool(function: Method) -> Method: ...
+@overload
+def tool(*, serial: bool = False) -> Callable[[Method], Method]: ...
+def tool(function: Any = None, *, serial: bool = False) -> Any:
+    """Let the policy call this method. `serial=True`: never beside another call of its turn."""
+
+    def mark(method: Any) -> Any:
+        method.agentrl_tool = serial
+        return method
+
+    return mark if function is None else mark(function)
+
+
+@overload
+def reward(function: Method) -> Method: ...
+@overload
+def reward(*, weight: float = 1.0) -> Callable[[Method], Method]: ...
+def reward(function: Any = None, *, weight: float = 1.0) -> Any:
+    """Score the finished rollout with this method; None says that it cannot be scored."""
+
+    def mark(method: Any) -> Any:
+        method.agentrl_reward = weight
+        return method
+
+    return mark if function is None else mark(function)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    schema: ToolSchema
+    serial: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EnvDefinition:
+    """What a class declares, checked."""
+
+    tools: Mapping[str, ToolSpec]
+    rewards: Mapping[str, float]
+    """Method name to weight."""
+    options: Mapping[str, TypeAdapter[Any]]
+    has_demo: bool
+
+    @property
+    def schemas(self) -> tuple[ToolSchema, ...]:
+        return tuple(spec.schema for spec in self.tools.values())
+
+
+# ------------------------------------------------------------------------------------- ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    turn: int
+    name: str
+    value: float
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What an environment said of its own rollout; the runtime reads it."""
+
+    credits: list[Credit] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)
+    finish_reason: str | None = None
+
+
+# ---------------------------------------------------------------------------------------- env
+
+
+class Env:
+    """Base class of all environments. Annotated class attributes with defaults are options."""
+
+    system: str | None = None
+    max_turns: int = 1
+    """Policy calls of one rollout; `start()` may set another number on `self`."""
+    sandbox_spec: SandboxSpec | None = None
+    """The box of a rollout; None: no box is made."""
+
+    # -- what a user writes
+
+    @classmethod
+    def tasks(cls, split: str) -> Iterable[Task]:
+        """The problems of a split (`train`, `eval`), in a fixed order; may be endless."""
+        raise NotImplementedError
+
+    @classmethod
+    def sandbox_for(cls, task: Task) -> SandboxSpec | None:
+        """The box of one task; for an image or files of its own."""
+        return cls.sandbox_spec
+
+    async def start(self) -> str | list[Message]:
+        """The first user message, or a whole opening."""
+        return self.task.prompt
+
+    async def reply(self, turn: Turn) -> str | None:
+        """The answer to a turn without calls; None ends the rollout."""
+        return None
+
+    async def close(self) -> None:
+        """Let go of what `start()` took. The box is not the environment's to close."""
+
+    def demo(self) -> Iterable[Turn]:
+        """Expert turns, asked for after `start()`; each is played before the next is asked for.
+
+        Turns may carry the `results` that their calls will have: supervised warm-up then need
+        not run the tools, and `agentrl env check` proves that they are the real ones.
+        """
+        return ()
+
+    # -- what a user is given
+
+    def __init__(
+        self,
+        task: Task,
+        *,
+        run_seed: int = 0,
+        sibling: int = 0,
+        attempt: int = 0,
+        sandbox: Sandbox | None = None,
+        roles: Mapping[str, RoleClient] | None = None,
+    ) -> None:
+        self.task = task
+        self.turns: list[Turn] = []
+        """Played so far; the last one is the turn being played."""
+        self.opening: tuple[Message, ...] = ()
+        self.roles: Mapping[str, RoleClient] = roles or {}
+        self.ledger = Ledger()
+        self._box = sandbox
+        self._seed = (run_seed, task.id, sibling, attempt)
+
+    @cached_property
+    def task_rng(self) -> random.Random:
+        """Equal for all members of a group: draw what belongs to the task from it."""
+        return random.Random(seed_of(*self._seed[:2]))
+
+    @cached_property
+    def rng(self) -> random.Random:
+        return random.Random(seed_of(*self._seed))
+
+    @property
+    def sandbox(self) -> Sandbox:
+        if self._box is None:
+            raise NoSandbox(
+                f"{type(self).__name__} has no box here; set `sandbox_spec` or `sandbox_for` to get one"
+            )
+        return self._box
+
+    @property
+    def messages(self) -> list[Message]:
+        """The conversation so far."""
+        messages = list(self.opening)
+        for turn in self.turns:
+            messages.append(Message("assistant", turn.text, calls=tuple(turn.calls)))
+            for result in turn.results:
+                messages.append(
+                    Message("tool", result.text, call_id=result.call_id, name=result.name)
+                )
+            if turn.reply is not None:
+                messages.append(Message("user", turn.reply))
+        return messages
+
+    def give(self, value: float, name: str = "turn") -> None:
+        """Reward the turn being played."""
+        self.ledger.credits.append(Credit(max(len(self.turns) - 1, 0), name, value))
+
+    def finish(self, reason: str = "done") -> None:
+        """End the rollout after this turn."""
+        self.ledger.finish_reason = reason
+
+    def metric(self, name: str, value: float) -> None:
+        """A number to record with the trajectory; it is no part of the reward."""
+        self.ledger.metrics[name] = float(value)
+
+    # -- what the runtime asks of a class
+
+    _definition: ClassVar[EnvDefinition]
+
+    @classmethod
+    def definition(cls) -> EnvDefinition:
+        """What the class declares. Raises ValueError for one that cannot work."""
+        if "_definition" not in vars(cls):
+            cls._definition = _define(cls)
+        return cls._definition
+
+    @classmethod
+    def configure(cls, options: Mapping[str, Json]) -> type[Self]:
+        """A subclass with these options. Raises ValueError for unknown or unfit ones."""
+        known = cls.definition().options
+        values: dict[str, Any] = {}
+        for name, value in options.items():
+            if name not in known:
+                raise ValueError(
+                    f"{cls.__name__} has no option {name!r}{nearest(name, known)}; "
+                    f"its options: {', '.join(known) or 'none'}"
+                )
+            try:
+                values[name] = known[name].validate_python(value)
+            except ValidationError as error:
+                problems = "; ".join(problem["msg"] for problem in error.errors())
+                raise ValueError(
+                    f"{cls.__name__}: option {name}: got {value!r}: {problems}"
+                ) from error
+        if not values:
+            return cls
+        names = {key: getattr(cls, key) for key in ("__module__", "__qualname__", "__doc__")}
+        return type(cls.__name__, (cls,), {**names, **values})
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The part of an error that names what was probably meant."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+# --------------------------------------------------------------------------------- definition
+
+_WRITTEN = {
+    "system",
+    "max_turns",
+    "sandbox_spec",
+    "tasks",
+    "sandbox_for",
+    "start",
+    "reply",
+    "close",
+    "demo",
+}
+"""What a subclass may redefine."""
+_GIVEN = {"task", "turns", "opening", "roles", "ledger", "__init__"} | {
+    name for name in vars(Env) if not name.startswith("_")
+} - _WRITTEN
+"""What it may not: the runtime relies on it."""
+
+
+def _define(cls: type[Env]) -> EnvDefinition:
+    layers = [layer for layer in reversed(cls.__mro__) if layer not in Env.__mro__]
+    declared = {name: None for layer in layers for name in vars(layer)}
+    for name in declared:
+        if name in _GIVEN:
+            raise ValueError(
+                f"{cls.__name__}.{name} is reserved: agentrl gives it to every environment; "
+                + ("put set-up in start()" if name == "__init__" else "choose another name")
+            )
+    if not isinstance(inspect.getattr_static(cls, "tasks"), classmethod):
+        raise ValueError(f"{cls.__name__}.tasks must be decorated with @classmethod")
+    if "tasks" not in declared:
+        raise ValueError(f"{cls.__name__} has no tasks; add `@classmethod def tasks(cls, split)`")
+    tools, rewards = {}, {}
+    for name in declared:
+        method = getattr(cls, name)
+        marks = [m for m in ("agentrl_tool", "agentrl_reward") if hasattr(method, m)]
+        if not marks:
+            continue
+        if name in _WRITTEN or len(marks) == 2:
+            raise ValueError(f"{cls.__name__}.{name}: a tool or reward needs a name of its own")
+        if marks == ["agentrl_tool"]:
+            tools[name] = ToolSpec(tool_schema(method, cls.__name__), method.agentrl_tool)
+        else:
+            rewards[name] = float(method.agentrl_reward)
+    return EnvDefinition(
+        tools=tools,
+        rewards=rewards,
+        options=_options(cls, layers),
+        has_demo="demo" in declared,
+    )
+
+
+def _options(cls: type[Env], layers: list[type]) -> dict[str, TypeAdapter[Any]]:
+    annotated = [
+        name
+        for layer in layers
+        for name in inspect.get_annotations(layer)
+        if name not in _WRITTEN and not name.startswith("_") and hasattr(cls, name)
+    ]
+    if not annotated:
+        return {}
+    try:
+        hints = get_type_hints(cls, include_extras=True)
+    except NameError as error:
+        raise ValueError(f"{cls.__name__}: an option's type cannot be resolved: {error}") from error
+    return {
+        name: TypeAdapter(hints[name])
+        for name in annotated
+        if hints[name] is not ClassVar and get_origin(hints[name]) is not ClassVar
+    }
