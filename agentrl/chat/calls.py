@@ -34,7 +34,7 @@ def write_call(call: ToolCall, tools: Mapping[str, ToolSchema]) -> str:
         raise ValueError(f"a tool's name must be one word, got {call.name!r}")
     tool = tools.get(call.name)
     if tool is not None and list(call.arguments) == [tool.bare_parameter]:
-        argument = call.arguments[tool.bare_parameter]
+        (argument,) = call.arguments.values()
         if isinstance(argument, str) and argument and not _is_object_for(tool, argument):
             return f"{call.name} {argument}"
     if not call.arguments:
