@@ -1,0 +1,1 @@
+"""A discrete-event cluster that drives the same scheduler as the live runtime does."""
