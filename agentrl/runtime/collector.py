@@ -1,0 +1,121 @@
+"""Keeps admitted groups under way and hands complete ones to training, oldest first.
+
+The coordinator says how many groups may start, the task source says which tasks they are, runners
+play the attempts, and the group book says what became of each. A group that lost too many members
+is reported as rejected, and the coordinator admits another in its place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from agentrl.rollout.attempt import Attempt
+from agentrl.rollout.groups import GroupBook, Verdict
+from agentrl.runtime.tasks import TaskSource
+from agentrl.types import Group, Task, Trajectory
+from scheduler.decisions import Admit, Decision
+from scheduler.events import Event, GroupAccepted, GroupRejected
+
+
+@dataclass(slots=True)
+class Batch:
+    """What one optimizer step gets, and what was lost on the way to it."""
+
+    groups: list[Group] = field(default_factory=list)
+    dropped: list[Trajectory] = field(default_factory=list)
+    """Ended attempts that no group of the batch holds: errors, retries, rejected groups."""
+    outcomes: Counter[str] = field(default_factory=Counter)
+    """Of every attempt that ended since the batch before."""
+
+
+class Collector:
+    """`on_decision` and `on_returned` are called by the links; `batch` and `evaluate` wait."""
+
+    def __init__(
+        self,
+        *,
+        source: TaskSource,
+        new_book: Callable[[], GroupBook],
+        group_size: int,
+        min_group: int,
+        submit: Callable[[Attempt], None],
+        tell: Callable[[Event], None],
+    ) -> None:
+        self._source = source
+        self._group_size = group_size
+        self._min_group = min_group
+        self._submit = submit
+        self._tell = tell
+        self._training = new_book()
+        self._evaluation = new_book()
+        self._complete: asyncio.Queue[Group] = asyncio.Queue()
+        self._evaluated: asyncio.Queue[Group] = asyncio.Queue()
+        self._since_batch = Batch()
+        self._untrained: dict[str, int] = {}
+        """Group id to task number, of every group that no batch has taken and that was not lost."""
+
+    @property
+    def cursor(self) -> int:
+        return self._source.cursor
+
+    @property
+    def untrained(self) -> list[int]:
+        """Numbers of the tasks that were taken and whose groups were not handed over yet."""
+        return sorted(self._untrained.values())
+
+    def on_decision(self, decision: Decision) -> None:
+        assert isinstance(decision, Admit), f"not for the driver: {decision}"
+        for number, task in self._source.take(decision.num_groups):
+            group_id = f"g{number:06d}"
+            self._untrained[group_id] = number
+            self._start(self._training, group_id, task, self._group_size, "train")
+
+    def on_returned(self, trajectory: Trajectory) -> None:
+        is_training = trajectory.split == "train"
+        book = self._training if is_training else self._evaluation
+        returned = book.returned(trajectory)
+        if is_training:
+            self._count(trajectory, returned.verdict)
+        if returned.retry is not None:
+            self._submit(returned.retry)
+        if returned.group is not None:
+            self._close(returned.group) if is_training else self._evaluated.put_nowait(
+                returned.group
+            )
+
+    async def batch(self, num_groups: int) -> Batch:
+        """The next `num_groups` complete groups."""
+        groups = [await self._complete.get() for _ in range(num_groups)]
+        batch, self._since_batch = self._since_batch, Batch()
+        batch.groups = groups
+        for group in groups:
+            del self._untrained[group.group_id]
+        return batch
+
+    async def evaluate(self, name: str, tasks: Sequence[Task]) -> list[Group]:
+        """One attempt at each task; a group without a trajectory was lost for good."""
+        for number, task in enumerate(tasks):
+            self._start(self._evaluation, f"{name}-{number:05d}", task, 1, "eval")
+        return [await self._evaluated.get() for _ in tasks]
+
+    def _start(self, book: GroupBook, group_id: str, task: Task, size: int, split: str) -> None:
+        for attempt in book.open(group_id, task, size, split=split):
+            self._submit(attempt)
+
+    def _count(self, trajectory: Trajectory, verdict: Verdict) -> None:
+        is_late = verdict is Verdict.LATE
+        self._since_batch.outcomes["late" if is_late else trajectory.outcome.value] += 1
+        if verdict is not Verdict.KEPT:
+            self._since_batch.dropped.append(trajectory)
+
+    def _close(self, group: Group) -> None:
+        if len(group.trajectories) >= self._min_group:
+            self._tell(GroupAccepted(t=0.0, seq=0, group_id=group.group_id))
+            self._complete.put_nowait(group)
+        else:
+            self._since_batch.dropped += group.trajectories
+            del self._untrained[group.group_id]
+            self._tell(GroupRejected(t=0.0, seq=0, group_id=group.group_id))

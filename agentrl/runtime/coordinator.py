@@ -1,0 +1,115 @@
+"""The actor that owns the scheduler: events in, in one order; decisions out, to whom they concern.
+
+It decides nothing itself. It stamps every event with a time and a number, feeds it to the
+scheduler, writes event and decisions to `events.jsonl` before anybody hears of them, and puts each
+decision into the mailbox of the process that has to carry it out. Nobody waits for anybody here:
+telling returns at once, and listening is a long poll.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from agentrl.record.jsonl import AppendFile
+from scheduler.core import Scheduler
+from scheduler.decisions import Admit, Decision
+from scheduler.events import Event, Failed, Finished, RunStarted, Submitted, Tick
+from scheduler.replay import LogEntry
+
+POLL_S = 10.0
+"""A poll without news returns empty after this long, so that a lost caller is forgotten."""
+TICK_S = 1.0
+
+
+class Mailbox:
+    """Decisions that one process has not fetched yet."""
+
+    def __init__(self) -> None:
+        self._decisions: list[Decision] = []
+        self._news = asyncio.Event()
+
+    def put(self, decision: Decision) -> None:
+        self._decisions.append(decision)
+        self._news.set()
+
+    def take(self) -> list[Decision]:
+        taken, self._decisions = self._decisions, []
+        self._news.clear()
+        return taken
+
+    async def wait(self) -> list[Decision]:
+        try:
+            async with asyncio.timeout(POLL_S):
+                await self._news.wait()
+        except TimeoutError:
+            return []
+        return self.take()
+
+
+class Coordinator:
+    """Ray actor. `name` in its methods is the calling process: the driver's or a runner's."""
+
+    def __init__(self, scheduler: Scheduler, log: Path, clock: Callable[[], float]) -> None:
+        self._scheduler = scheduler
+        self._log = AppendFile(log)
+        self._clock = clock
+        self._start = clock()
+        self._seq = 0
+        self._mail: defaultdict[str, Mailbox] = defaultdict(Mailbox)
+        self._owner_of_trajectory: dict[str, str] = {}
+        self._owner_of_job: dict[str, str] = {}
+
+    async def ready(self) -> None:
+        """Returns once the actor runs; from here on time passes for its policies."""
+        self._ticking = asyncio.create_task(self._tick())
+
+    async def tell(self, name: str, events: Sequence[Event]) -> list[Decision]:
+        """Feed events, in their order; returns what is in the caller's mailbox by then."""
+        self._feed(name, events)
+        return self._mail[name].take()
+
+    async def listen(self, name: str) -> list[Decision]:
+        """The next decisions for the caller; empty when there were none for a while."""
+        return await self._mail[name].wait()
+
+    async def close(self) -> None:
+        self._ticking.cancel()
+        self._log.sync()
+        self._log.close()
+
+    def _feed(self, name: str, events: Sequence[Event]) -> None:
+        lines: list[bytes] = []
+        for event in events:
+            self._seq += 1
+            stamped = replace(event, t=self._clock() - self._start, seq=self._seq)
+            self._note_owner(name, stamped)
+            decisions = self._scheduler.on(stamped)
+            lines.append(LogEntry(event=stamped, decisions=decisions).to_line())
+            for decision in decisions:
+                self._mail[self._recipient(decision)].put(decision)
+            if isinstance(event, Finished | Failed):
+                self._owner_of_trajectory.pop(event.trajectory_id, None)
+        self._log.append(b"".join(lines))
+
+    def _note_owner(self, name: str, event: Event) -> None:
+        match event:
+            case RunStarted():
+                self._owner_of_job[event.job] = name
+            case Submitted():
+                self._owner_of_trajectory[event.trajectory_id] = name
+
+    def _recipient(self, decision: Decision) -> str:
+        match decision:
+            case Admit():
+                return self._owner_of_job[decision.job]
+            case _:
+                return self._owner_of_trajectory[decision.trajectory_id]
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._feed("clock", [Tick(t=0.0, seq=0)])

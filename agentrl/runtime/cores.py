@@ -1,0 +1,28 @@
+"""One core for each worker, so that roles compete for cores as they would for accelerators.
+
+Two threads on a shared core stall at every barrier of a small matrix product; one thread on a core
+of its own is the fast setting as well as the one that can be measured.
+"""
+
+from __future__ import annotations
+
+import os
+
+
+def cores_for(num_workers: int, *, pin: bool) -> list[int | None]:
+    """A core a worker, or no pinning at all. Raises ValueError when there are too few cores."""
+    if not pin:
+        return [None] * num_workers
+    cores = sorted(os.sched_getaffinity(0))
+    if num_workers > len(cores):
+        raise ValueError(
+            f"runtime: {num_workers} workers want a core each and {len(cores)} cores are usable; "
+            "lower runtime.rollout_workers or set runtime.pin_cores to false"
+        )
+    return list(cores[:num_workers])
+
+
+def stay_on(core: int | None) -> None:
+    """Keep this process on one core."""
+    if core is not None:
+        os.sched_setaffinity(0, {core})

@@ -1,0 +1,120 @@
+"""The driver's side of the runner actors: attempts out, trajectories back, lost runners replaced.
+
+A runner that dies takes its attempts with it. Each of them comes back as an `infra_error`, so the
+group book decides what happens next, and the scheduler is told that their slots are free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import NoReturn
+
+import structlog
+from ray.exceptions import RayActorError
+
+from agentrl.rollout.attempt import Attempt
+from agentrl.runtime.link import Actor
+from agentrl.types import Outcome, StopReason, Trajectory
+
+log = structlog.get_logger(__name__)
+
+
+class RunnerPool:
+    """`run()` must be running for trajectories to come back."""
+
+    def __init__(
+        self,
+        *,
+        start_runner: Callable[[int], Awaitable[Actor]],
+        num_runners: int,
+        on_returned: Callable[[Trajectory], None],
+        on_lost: Callable[[Attempt], None],
+    ) -> None:
+        """`start_runner(number)` gives a runner that is ready; called again when one is lost."""
+        self._start_runner = start_runner
+        self._on_returned = on_returned
+        self._on_lost = on_lost
+        self._runners: list[Actor | None] = [None] * num_runners
+        self._out: list[dict[str, Attempt]] = [{} for _ in range(num_runners)]
+        self._to_submit: list[list[Attempt]] = [[] for _ in range(num_runners)]
+        self._news = asyncio.Event()
+
+    def submit(self, attempt: Attempt) -> None:
+        """Hand an attempt to the runner with the fewest; it is sent by `run()`."""
+        number = min(range(len(self._out)), key=lambda n: len(self._out[n]))
+        self._out[number][attempt.trajectory_id] = attempt
+        self._to_submit[number].append(attempt)
+        self._news.set()
+
+    async def run(self) -> NoReturn:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._send())
+            for number in range(len(self._runners)):
+                tasks.create_task(self._keep(number))
+        raise AssertionError("all loops are endless")
+
+    async def oldest(self) -> list[str]:
+        """What the attempts that are out the longest are doing, one line each."""
+        states = await asyncio.gather(
+            *(runner.oldest.remote() for runner in self._runners if runner is not None),
+            return_exceptions=True,
+        )
+        return [line for lines in states if isinstance(lines, list) for line in lines]
+
+    async def connect(self, worker_id: str, generation: int, url: str) -> None:
+        """Tell every runner where a worker's engine can be reached."""
+        for runner in self._runners:
+            if runner is not None:
+                await runner.connect.remote(worker_id, generation, url)
+
+    async def close(self) -> None:
+        for runner in self._runners:
+            if runner is not None:
+                await runner.close.remote()
+
+    async def _send(self) -> NoReturn:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            for number, runner in enumerate(self._runners):
+                if runner is not None and self._to_submit[number]:
+                    attempts, self._to_submit[number] = self._to_submit[number], []
+                    runner.submit.remote(attempts)
+
+    async def _keep(self, number: int) -> NoReturn:
+        while True:
+            runner = await self._start_runner(number)
+            self._runners[number] = runner
+            self._news.set()
+            try:
+                while True:
+                    for trajectory in await runner.ended.remote():
+                        self._out[number].pop(trajectory.trajectory_id, None)
+                        self._on_returned(trajectory)
+            except RayActorError as error:
+                log.warning("a runner was lost; its attempts are tried again", runner=number)
+                self._runners[number] = None
+                self._give_up(number, str(error))
+
+    def _give_up(self, number: int, error: str) -> None:
+        lost, self._out[number] = self._out[number], {}
+        self._to_submit[number] = []
+        for attempt in lost.values():
+            self._on_lost(attempt)
+            self._on_returned(lost_trajectory(attempt, error))
+
+
+def lost_trajectory(attempt: Attempt, error: str) -> Trajectory:
+    """What stands in the record for an attempt whose runner is gone."""
+    return Trajectory(
+        trajectory_id=attempt.trajectory_id,
+        task_id=attempt.task.id,
+        group_id=attempt.group_id,
+        sibling=attempt.sibling,
+        attempt=attempt.attempt,
+        split=attempt.split,
+        stop_reason=StopReason.INFRA_ERROR,
+        outcome=Outcome.INFRA_ERROR,
+        error=error,
+    )

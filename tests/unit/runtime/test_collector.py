@@ -1,0 +1,103 @@
+import asyncio
+
+from agentrl.config.sections import OutcomesSection
+from agentrl.rollout.attempt import Attempt
+from agentrl.rollout.groups import GroupBook
+from agentrl.runtime.collector import Collector
+from agentrl.runtime.tasks import TaskSource
+from agentrl.types import Outcome, Task, Trajectory
+from scheduler.decisions import Admit
+from scheduler.events import Event, GroupAccepted, GroupRejected
+
+
+class Desk:
+    """A collector with its two neighbours: what it submitted and what it told."""
+
+    def __init__(self, group_size: int = 2, min_group: int = 2) -> None:
+        self.out: list[Attempt] = []
+        self.told: list[Event] = []
+        self.collector = Collector(
+            source=TaskSource(lambda: [Task(f"t{i}") for i in range(9)], seed=0, split="train"),
+            new_book=lambda: GroupBook(action=OutcomesSection().action, max_retries=1),
+            group_size=group_size,
+            min_group=min_group,
+            submit=self.out.append,
+            tell=self.told.append,
+        )
+
+    def admit(self, num_groups: int) -> None:
+        self.collector.on_decision(Admit(t=0.0, job="main", num_groups=num_groups))
+
+    def end(self, attempt: Attempt, outcome: Outcome = Outcome.FINISHED) -> None:
+        self.out.remove(attempt)
+        self.collector.on_returned(
+            Trajectory(
+                trajectory_id=attempt.trajectory_id,
+                task_id=attempt.task.id,
+                group_id=attempt.group_id,
+                sibling=attempt.sibling,
+                attempt=attempt.attempt,
+                split=attempt.split,
+                outcome=outcome,
+                reward=1.0 if outcome is Outcome.FINISHED else None,
+            )
+        )
+
+
+async def test_complete_groups_come_in_the_order_of_completion_and_are_accepted() -> None:
+    desk = Desk()
+    desk.admit(2)
+    first, second = desk.out[:2], desk.out[2:]
+    for attempt in [*second, *first]:
+        desk.end(attempt)
+    assert [type(e) for e in desk.told] == [GroupAccepted, GroupAccepted]
+    assert desk.collector.untrained == [0, 1]
+    batch = await desk.collector.batch(1)
+    assert [g.group_id for g in batch.groups] == ["g000001"]
+    assert batch.outcomes == {"finished": 4}
+    assert desk.collector.untrained == [0]
+
+
+async def test_a_group_that_lost_too_many_is_rejected_and_its_members_are_shown() -> None:
+    desk = Desk()
+    desk.admit(1)
+    good, bad = desk.out
+    desk.end(bad, Outcome.INFRA_ERROR)
+    (retry,) = [a for a in desk.out if a.attempt == 1]
+    desk.end(retry, Outcome.INFRA_ERROR)
+    desk.end(good)
+    assert [type(e) for e in desk.told] == [GroupRejected]
+    assert desk.collector.untrained == []
+    desk.admit(1)
+    for attempt in list(desk.out):
+        desk.end(attempt)
+    batch = await desk.collector.batch(1)
+    assert batch.outcomes == {"infra_error": 2, "finished": 3}
+    assert sorted(t.trajectory_id for t in batch.dropped) == sorted(
+        [bad.trajectory_id, retry.trajectory_id, good.trajectory_id]
+    )
+
+
+async def test_a_cancelled_wait_leaves_its_groups_to_be_done_again() -> None:
+    desk = Desk()
+    desk.admit(2)
+    for attempt in desk.out[:2]:
+        desk.end(attempt)
+    waiting = asyncio.create_task(desk.collector.batch(2))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert desk.collector.untrained == [0, 1]
+
+
+async def test_evaluation_is_apart_from_training() -> None:
+    desk = Desk()
+    evaluating = asyncio.create_task(desk.collector.evaluate("e0", [Task("a"), Task("b")]))
+    await asyncio.sleep(0)
+    for attempt in list(desk.out):
+        assert attempt.split == "eval"
+        desk.end(attempt)
+    groups = await evaluating
+    assert {g.task_id for g in groups} == {"a", "b"}
+    assert desk.told == []
+    assert desk.collector.cursor == 0
