@@ -1,0 +1,106 @@
+"""What a step reports: one line of metrics, and the columns that the inspector shows token by token.
+
+Ratios are reported raw, before any clipping, and `logprob_diff` is the distance between the
+trainer's and the rollout's log-probs of the same tokens: on-policy and with a sound engine it is
+rounding error, so a rise means that one side computes something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl.types import TrainingSample
+
+Column = NDArray[np.float32]
+ScalarT = TypeVar("ScalarT", bound=np.generic)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TrainedSample:
+    """One sample as the trainer saw it: columns as long as its ids, 0 where nothing was sampled."""
+
+    trajectory_id: str
+    group_id: str
+    advantages: Column
+    trainer_logprobs: Column
+    importance_ratios: Column
+    is_clipped: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepResult:
+    """One optimizer step. `step` counts from 1, so it is also the version of the new weights."""
+
+    step: int
+    metrics: Mapping[str, float]
+    samples: tuple[TrainedSample, ...]
+    """In the order they were given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TokenReport:
+    """One entry a sampled token, of a microbatch or of the whole batch."""
+
+    trainer_logprobs: Column
+    rollout_logprobs: Column
+    importance_ratios: Column
+    is_clipped: NDArray[np.bool_]
+    entropy: Column
+    ref_kl: Column
+    """Zeros without a KL penalty."""
+
+
+def join(reports: Sequence[TokenReport]) -> TokenReport:
+    columns = {
+        column.name: np.concatenate([getattr(report, column.name) for report in reports])
+        for column in fields(TokenReport)
+    }
+    return TokenReport(**columns)
+
+
+def token_metrics(report: TokenReport) -> dict[str, float]:
+    ratios = report.importance_ratios.astype(np.float64)
+    difference = np.abs(report.trainer_logprobs - report.rollout_logprobs)
+    return {
+        "sampled_tokens": float(len(ratios)),
+        "importance_ratio_min": float(ratios.min()),
+        "importance_ratio_mean": float(ratios.mean()),
+        "importance_ratio_max": float(ratios.max()),
+        "clip_fraction": float(report.is_clipped.mean()),
+        "approx_kl": float((ratios - 1 - np.log(ratios)).mean()),
+        "ref_kl": float(report.ref_kl.mean()),
+        "entropy": float(report.entropy.mean()),
+        "logprob_diff_mean": float(difference.mean()),
+        "logprob_diff_max": float(difference.max()),
+    }
+
+
+def split_by_sample(
+    report: TokenReport, samples: Sequence[TrainingSample], order: Sequence[int]
+) -> tuple[TrainedSample, ...]:
+    """Tokens stand sample by sample in `order`; the result has the order of `samples`."""
+    counts = [int(samples[index].loss_mask.sum()) for index in order]
+    ends = np.cumsum(counts)
+    trained: dict[int, TrainedSample] = {}
+    for index, count, end in zip(order, counts, ends, strict=True):
+        sample, part = samples[index], slice(end - count, end)
+        trained[index] = TrainedSample(
+            trajectory_id=sample.trajectory_id,
+            group_id=sample.group_id,
+            advantages=sample.advantages,
+            trainer_logprobs=_spread(report.trainer_logprobs[part], sample.loss_mask),
+            importance_ratios=_spread(report.importance_ratios[part], sample.loss_mask),
+            is_clipped=_spread(report.is_clipped[part], sample.loss_mask),
+        )
+    return tuple(trained[index] for index in range(len(samples)))
+
+
+def _spread(values: NDArray[ScalarT], mask: NDArray[np.bool_]) -> NDArray[ScalarT]:
+    column = np.zeros(len(mask), dtype=values.dtype)
+    column[mask] = values
+    return column

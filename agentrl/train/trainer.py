@@ -1,0 +1,196 @@
+"""Takes a batch of samples, makes one optimizer step, and says what it saw.
+
+Owns the weights being trained, their optimizer and schedule, and, when a KL penalty asks for them,
+the frozen weights from before training. It knows nothing of groups, outcomes or processes: a batch
+is whatever samples the loop hands over, and what an empty one means is the loop's decision.
+
+Invariants
+- The gradient is that of the mean over the whole batch, however it is cut into microbatches.
+- A number that is not finite ends the step before the weights change, and the error names the
+  step, the column and the trajectory.
+- The model stays in eval mode: dropout would train another policy than the one that sampled.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from agentrl.config.sections import TrainSection
+from agentrl.train.batches import MicroBatch, pack
+from agentrl.train.logprobs import check_model, check_sampling, sampled_logprobs
+from agentrl.train.losses import k3_divergence, ppo_clip_loss
+from agentrl.train.optimizer import NonFiniteError, Optimizer, OptimizerState
+from agentrl.train.report import StepResult, TokenReport, join, split_by_sample, token_metrics
+from agentrl.train.schedule import training_schedule
+from agentrl.types import TrainingSample
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TrainerState:
+    """Everything a trainer needs to go on, apart from the model's weights."""
+
+    optimizer: OptimizerState
+    reference: Mapping[str, Tensor]
+    """Weights from before training; empty without a KL penalty."""
+
+
+class Trainer:
+    """Made after the warm-up: the weights it starts with are those a KL penalty refers to."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        section: TrainSection,
+        *,
+        temperature: float,
+        top_p: float = 1.0,
+        top_k: int = 0,
+    ) -> None:
+        check_sampling(temperature=temperature, top_p=top_p, top_k=top_k)
+        if model.dtype != torch.float32:
+            raise ValueError(
+                f"model.dtype: got {model.dtype}, wanted float32 to train: small updates are lost "
+                "when they are added to rounded weights"
+            )
+        self._model = model.eval()
+        check_model(model)
+        self._section = section
+        self._temperature = temperature
+        self._optimizer = Optimizer(
+            model,
+            training_schedule(section.optimizer, steps=section.steps),
+            betas=section.optimizer.betas,
+            weight_decay=section.optimizer.weight_decay,
+            grad_clip=section.optimizer.grad_clip,
+        )
+        self._reference = _frozen_copy(model) if section.loss.kl_coef > 0 else None
+
+    @property
+    def steps_done(self) -> int:
+        return self._optimizer.updates
+
+    def step(self, samples: Sequence[TrainingSample]) -> StepResult:
+        """One update from one batch."""
+        assert samples, "a batch without samples is for the loop to skip"
+        step = self.steps_done + 1
+        batches = pack(
+            samples,
+            budget=self._section.microbatch_tokens,
+            aggregate=self._section.loss.aggregate,
+        )
+        try:
+            losses, reports = zip(*(self._learn(batch, samples) for batch in batches), strict=True)
+            update = self._optimizer.apply()
+        except NonFiniteError as error:
+            self._model.zero_grad()
+            raise NonFiniteError(f"step {step}: {error}") from error
+        report = join(reports)
+        metrics = {
+            "loss": sum(losses),
+            "grad_norm": update.grad_norm,
+            "learning_rate": update.learning_rate,
+            "samples": float(len(samples)),
+            "padding_fraction": 1 - sum(map(len, samples)) / sum(b.num_tokens for b in batches),
+            **token_metrics(report),
+        }
+        order = [index for batch in batches for index in batch.members]
+        return StepResult(
+            step=step, metrics=metrics, samples=split_by_sample(report, samples, order)
+        )
+
+    def weights(self) -> dict[str, NDArray[np.float32]]:
+        """A copy of the parameters by name; tied ones once, under their first name."""
+        return {
+            name: parameter.detach().cpu().numpy().copy()
+            for name, parameter in self._model.named_parameters()
+        }
+
+    def state(self) -> TrainerState:
+        reference = dict(self._reference.named_parameters()) if self._reference else {}
+        return TrainerState(
+            optimizer=self._optimizer.state(),
+            reference={name: tensor.detach().clone() for name, tensor in reference.items()},
+        )
+
+    def load_state(self, state: TrainerState) -> None:
+        """Go on where `state` was taken; the weights of that moment are already in the model."""
+        self._optimizer.load_state(state.optimizer)
+        if self._reference is None:
+            return
+        if not state.reference:
+            raise ValueError(
+                "train.loss.kl_coef: the checkpoint holds no reference weights, because it was "
+                "written without a KL penalty; set kl_coef to 0 or start a new run"
+            )
+        self._reference.load_state_dict(dict(state.reference), strict=False)
+
+    def _learn(
+        self, batch: MicroBatch, samples: Sequence[TrainingSample]
+    ) -> tuple[float, TokenReport]:
+        """Adds the gradient of one microbatch to the parameters."""
+        tokens = batch.tokens.to(self._model.device)
+        logprobs_N, entropy_N = sampled_logprobs(self._model, batch, temperature=self._temperature)
+        ref_logprobs_N = self._reference_logprobs(batch)
+        columns = {
+            "rollout_logprobs": tokens.logprobs_N,
+            "advantages": tokens.advantages_N,
+            "trainer_logprobs": logprobs_N.detach(),
+        }
+        for name, column_N in columns.items():
+            _check_finite(name, column_N, batch, samples)
+        policy = ppo_clip_loss(
+            self._section.loss,
+            logprobs_N=logprobs_N,
+            tokens=tokens,
+            ref_logprobs_N=ref_logprobs_N,
+        )
+        policy.loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        with torch.no_grad():
+            ref_kl_N = (
+                torch.zeros_like(logprobs_N)
+                if ref_logprobs_N is None
+                else k3_divergence(logprobs_N, ref_logprobs_N)
+            )
+        report = TokenReport(
+            trainer_logprobs=logprobs_N.detach().cpu().numpy(),
+            rollout_logprobs=batch.tokens.logprobs_N.numpy(),
+            importance_ratios=policy.importance_ratios_N.cpu().numpy(),
+            is_clipped=policy.is_clipped_N.cpu().numpy(),
+            entropy=entropy_N.cpu().numpy(),
+            ref_kl=ref_kl_N.cpu().numpy(),
+        )
+        return float(policy.loss.detach()), report
+
+    @torch.no_grad()
+    def _reference_logprobs(self, batch: MicroBatch) -> Tensor | None:
+        if self._reference is None:
+            return None
+        return sampled_logprobs(self._reference, batch, temperature=self._temperature).logprobs_N
+
+
+def _frozen_copy(model: PreTrainedModel) -> PreTrainedModel:
+    return copy.deepcopy(model).requires_grad_(False)
+
+
+def _check_finite(
+    name: str, column_N: Tensor, batch: MicroBatch, samples: Sequence[TrainingSample]
+) -> None:
+    is_bad_N = ~torch.isfinite(column_N)
+    if not is_bad_N.any():
+        return
+    counts = [int(samples[index].loss_mask.sum()) for index in batch.members]
+    first = int(is_bad_N.nonzero()[0])
+    sample = samples[batch.members[int(np.searchsorted(np.cumsum(counts), first, side="right"))]]
+    raise NonFiniteError(
+        f"{name} is {float(column_N[first])} at a sampled token of trajectory "
+        f"{sample.trajectory_id}, and not finite at {int(is_bad_N.sum())} of {len(is_bad_N)} tokens "
+        "of its microbatch"
+    )
