@@ -54,8 +54,10 @@ class FailureKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventBase:
-    t: float
-    seq: int
+    """`t` and `seq` are left out where an event is made and stamped where events get their order."""
+
+    t: float = 0.0
+    seq: int = 0
     job: str = "main"
 
 
