@@ -1,4 +1,4 @@
-"""AdamW with a schedule and gradient clipping, over the named parameters of a model.
+"""AdamW with gradient clipping, over the named parameters of a model.
 
 Computing gradients and applying them are two calls, so that replicas can average between them.
 
@@ -16,22 +16,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from agentrl.train.schedule import Schedule
-
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class NonFiniteError(ArithmeticError):
     """A number that is NaN or infinite where training needs a finite one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Update:
-    """What one update did."""
-
-    learning_rate: float
-    grad_norm: float
-    """Before clipping."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,14 +38,12 @@ class Optimizer:
     def __init__(
         self,
         model: nn.Module,
-        schedule: Schedule,
         *,
         betas: tuple[float, float],
         weight_decay: float,
         grad_clip: float,
     ) -> None:
         self._parameters = dict(model.named_parameters())
-        self._schedule = schedule
         self._grad_clip = grad_clip
         matrices = [p for p in self._parameters.values() if p.ndim >= 2]
         vectors = [p for p in self._parameters.values() if p.ndim < 2]
@@ -71,20 +58,22 @@ class Optimizer:
         self.updates = 0
         """Applied so far."""
 
-    def apply(self) -> Update:
-        """One update from the gradients the parameters hold, which are cleared."""
+    def apply(self, learning_rate: float) -> float:
+        """One update from the gradients the parameters hold, which are cleared.
+
+        Returns their norm before clipping.
+        """
         parameters = self._parameters.values()
         norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
         if not torch.isfinite(norm):
             raise NonFiniteError(f"{_name_non_finite(self._parameters)}; no update was made")
         nn.utils.clip_grads_with_norm_(parameters, self._grad_clip, norm)
-        rate = self._schedule.rate(self.updates + 1)
         for group in self._adamw.param_groups:
-            group["lr"] = rate
+            group["lr"] = learning_rate
         self._adamw.step()
         self._adamw.zero_grad()
         self.updates += 1
-        return Update(learning_rate=rate, grad_norm=float(norm))
+        return float(norm)
 
     def state(self) -> OptimizerState:
         """A copy, which later updates do not touch."""

@@ -2,12 +2,13 @@
 
 Owns the weights being trained, their optimizer and schedule, and, when a KL penalty asks for them,
 the frozen weights from before training. It knows nothing of groups, outcomes or processes: a batch
-is whatever samples the loop hands over, and what an empty one means is the loop's decision.
+is whatever samples the loop hands over.
 
 Invariants
 - The gradient is that of the mean over the whole batch, however it is cut into microbatches.
 - A number that is not finite ends the step before the weights change, and the error names the
   step, the column and the trajectory.
+- A batch without samples is a step that changes no weight: it counts, and the schedule moves on.
 - The model stays in eval mode: dropout would train another policy than the one that sampled.
 """
 
@@ -28,7 +29,14 @@ from agentrl.train.batches import MicroBatch, pack
 from agentrl.train.logprobs import check_model, check_sampling, sampled_logprobs
 from agentrl.train.losses import k3_divergence, ppo_clip_loss
 from agentrl.train.optimizer import NonFiniteError, Optimizer, OptimizerState
-from agentrl.train.report import StepResult, TokenReport, join, split_by_sample, token_metrics
+from agentrl.train.report import (
+    StepResult,
+    TokenReport,
+    TrainedSample,
+    join,
+    split_by_sample,
+    token_metrics,
+)
 from agentrl.train.schedule import training_schedule
 from agentrl.types import TrainingSample
 
@@ -37,6 +45,7 @@ from agentrl.types import TrainingSample
 class TrainerState:
     """Everything a trainer needs to go on, apart from the model's weights."""
 
+    steps_done: int
     optimizer: OptimizerState
     reference: Mapping[str, Tensor]
     """Weights from before training; empty without a KL penalty."""
@@ -64,47 +73,32 @@ class Trainer:
         check_model(model)
         self._section = section
         self._temperature = temperature
+        self._schedule = training_schedule(section.optimizer, steps=section.steps)
         self._optimizer = Optimizer(
             model,
-            training_schedule(section.optimizer, steps=section.steps),
             betas=section.optimizer.betas,
             weight_decay=section.optimizer.weight_decay,
             grad_clip=section.optimizer.grad_clip,
         )
         self._reference = _frozen_copy(model) if section.loss.kl_coef > 0 else None
-
-    @property
-    def steps_done(self) -> int:
-        return self._optimizer.updates
+        self.steps_done = 0
+        """Steps without samples included."""
 
     def step(self, samples: Sequence[TrainingSample]) -> StepResult:
-        """One update from one batch."""
-        assert samples, "a batch without samples is for the loop to skip"
+        """At most one update, from one batch."""
         step = self.steps_done + 1
-        batches = pack(
-            samples,
-            budget=self._section.microbatch_tokens,
-            aggregate=self._section.loss.aggregate,
-        )
-        try:
-            losses, reports = zip(*(self._learn(batch, samples) for batch in batches), strict=True)
-            update = self._optimizer.apply()
-        except NonFiniteError as error:
-            self._model.zero_grad()
-            raise NonFiniteError(f"step {step}: {error}") from error
-        report = join(reports)
-        metrics = {
-            "loss": sum(losses),
-            "grad_norm": update.grad_norm,
-            "learning_rate": update.learning_rate,
-            "samples": float(len(samples)),
-            "padding_fraction": 1 - sum(map(len, samples)) / sum(b.num_tokens for b in batches),
-            **token_metrics(report),
-        }
-        order = [index for batch in batches for index in batch.members]
-        return StepResult(
-            step=step, metrics=metrics, samples=split_by_sample(report, samples, order)
-        )
+        rate = self._schedule.rate(step)
+        if samples:
+            try:
+                metrics, trained = self._update(samples, rate)
+            except NonFiniteError as error:
+                self._model.zero_grad()
+                raise NonFiniteError(f"step {step}: {error}") from error
+        else:
+            metrics, trained = {}, ()
+        self.steps_done = step
+        metrics |= {"learning_rate": rate, "samples": float(len(samples))}
+        return StepResult(step=step, metrics=metrics, samples=trained)
 
     def weights(self) -> dict[str, NDArray[np.float32]]:
         """A copy of the parameters by name; tied ones once, under their first name."""
@@ -116,6 +110,7 @@ class Trainer:
     def state(self) -> TrainerState:
         reference = dict(self._reference.named_parameters()) if self._reference else {}
         return TrainerState(
+            steps_done=self.steps_done,
             optimizer=self._optimizer.state(),
             reference={name: tensor.detach().clone() for name, tensor in reference.items()},
         )
@@ -123,6 +118,7 @@ class Trainer:
     def load_state(self, state: TrainerState) -> None:
         """Go on where `state` was taken; the weights of that moment are already in the model."""
         self._optimizer.load_state(state.optimizer)
+        self.steps_done = state.steps_done
         if self._reference is None:
             return
         if not state.reference:
@@ -131,6 +127,26 @@ class Trainer:
                 "written without a KL penalty; set kl_coef to 0 or start a new run"
             )
         self._reference.load_state_dict(dict(state.reference), strict=False)
+
+    def _update(
+        self, samples: Sequence[TrainingSample], rate: float
+    ) -> tuple[dict[str, float], tuple[TrainedSample, ...]]:
+        batches = pack(
+            samples,
+            budget=self._section.microbatch_tokens,
+            aggregate=self._section.loss.aggregate,
+        )
+        losses, reports = zip(*(self._learn(batch, samples) for batch in batches), strict=True)
+        grad_norm = self._optimizer.apply(rate)
+        report = join(reports)
+        metrics = {
+            "loss": sum(losses),
+            "grad_norm": grad_norm,
+            "padding_fraction": 1 - sum(map(len, samples)) / sum(b.num_tokens for b in batches),
+            **token_metrics(report),
+        }
+        order = [index for batch in batches for index in batch.members]
+        return metrics, split_by_sample(report, samples, order)
 
     def _learn(
         self, batch: MicroBatch, samples: Sequence[TrainingSample]

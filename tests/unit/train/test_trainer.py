@@ -218,6 +218,20 @@ def test_a_gradient_that_is_not_finite_names_its_parameters(
     assert np.isfinite(trainer.step(batch(make_sample)).metrics["grad_norm"])
 
 
+def test_a_step_without_samples_counts_and_changes_nothing(
+    make_model: MakeModel, make_sample: MakeSample
+) -> None:
+    trainer = Trainer(make_model(), section(), temperature=1.0)
+    before = trainer.weights()
+    result = trainer.step([])
+    assert (result.step, result.samples, result.metrics["samples"]) == (1, (), 0)
+    for name, value in trainer.weights().items():
+        np.testing.assert_array_equal(value, before[name])
+    second = trainer.step(batch(make_sample))
+    assert second.step == 2
+    assert second.metrics["learning_rate"] == pytest.approx(1e-2)
+
+
 @pytest.mark.parametrize("kl_coef", [0.0, 0.1])
 def test_five_steps_and_five_more_equal_ten(
     make_model: MakeModel, make_sample: MakeSample, kl_coef: float
