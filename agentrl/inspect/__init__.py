@@ -1,0 +1,1 @@
+"""Looking at runs: what was tried, what it was worth, what was learned from it."""

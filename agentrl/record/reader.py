@@ -8,7 +8,7 @@ Invariant: rows of a launch that a resumed launch superseded are never given out
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,27 +112,31 @@ class RunReader:
     def events(self) -> Iterator[dict[str, Json]]:
         return (line for _, line in read_lines(self.layout.events))
 
-    def training(self, step: int) -> Mapping[str, Columns]:
-        """What the trainer saw of each trajectory in a step: its columns by trajectory id.
+    def training(self, step: int, trajectory_id: str) -> Columns | None:
+        """What the trainer saw of a trajectory in a step, a value a token in each column.
 
-        Rows of one trajectory are joined in the order the trainer had them.
+        Rows of one trajectory are joined in the order the trainer had them. None when the step
+        did not train on it, or its columns were not recorded.
         """
-        with safe_open(self.layout.training_step(step), framework="numpy") as file:
-            samples = orjson.loads(file.metadata()["samples"])
-            names = list(file.keys())
-            columns: Columns = {name: file.get_tensor(name) for name in names}
-        return _by_trajectory(samples, columns)
+        path = self.layout.training_step(step)
+        if not path.exists():
+            return None
+        with safe_open(path, framework="numpy") as file:
+            spans = _spans_of(trajectory_id, orjson.loads(file.metadata()["samples"]))
+            if not spans:
+                return None
+            columns = {name: file.get_slice(name) for name in list(file.keys())}
+            return {
+                name: np.concatenate([column[start:end] for start, end in spans])
+                for name, column in columns.items()
+            }
 
 
-def _by_trajectory(samples: list[tuple[str, int]], columns: Columns) -> dict[str, Columns]:
-    spans: dict[str, list[slice]] = {}
+def _spans_of(trajectory_id: str, samples: list[tuple[str, int]]) -> list[tuple[int, int]]:
+    spans = []
     start = 0
-    for trajectory_id, length in samples:
-        spans.setdefault(trajectory_id, []).append(slice(start, start + length))
+    for owner, length in samples:
+        if owner == trajectory_id and length:
+            spans.append((start, start + length))
         start += length
-    return {
-        trajectory_id: {
-            name: np.concatenate([column[span] for span in own]) for name, column in columns.items()
-        }
-        for trajectory_id, own in spans.items()
-    }
+    return spans

@@ -1,0 +1,150 @@
+"""One attempt, turn by turn: what was said, done, answered, scored, and which tokens count."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl.inspect.blocks import Block, Facts, Heading, Passage, number, visible
+from agentrl.record.index import IndexRow
+from agentrl.record.reader import RecordedTrajectory, RunReader
+from agentrl.types import Origin, Row, Segment, ToolCall, Trajectory, Turn
+
+
+def trajectory_view(reader: RunReader, row: IndexRow) -> Iterator[Block]:
+    recorded = reader.trajectory(row)
+    trajectory = recorded.trajectory
+    title = f"trajectory {trajectory.trajectory_id}, sibling {trajectory.sibling}"
+    yield Heading(f"{title} of group {trajectory.group_id} at step {row.step}")
+    yield Facts(
+        (
+            ("task", visible(trajectory.task_id)),
+            ("reward", number(trajectory.reward)),
+            *(
+                (f"  {visible(p.name)}", _part(p.value, p.weight, p.rationale))
+                for p in trajectory.reward_parts
+            ),
+            ("outcome", f"{trajectory.outcome} ({trajectory.stop_reason})"),
+            ("training", _fate(recorded)),
+            ("tokens", _token_counts(trajectory)),
+            ("weights", _range(row.policy_versions)),
+            ("placed", _placements(trajectory)),
+            ("time", _time(trajectory)),
+            (
+                "metrics",
+                ", ".join(f"{visible(k)} {number(v)}" for k, v in trajectory.metrics.items()),
+            ),
+        )
+    )
+    yield from _trained(reader, recorded)
+    for message in trajectory.messages:
+        yield Passage(f"\n{message.role}", visible(message.content))
+    for index, turn in enumerate(trajectory.turns):
+        yield from _turn(trajectory, index, turn)
+    if trajectory.error:
+        yield Passage("\nerror", visible(trajectory.error))
+
+
+def _turn(trajectory: Trajectory, index: int, turn: Turn) -> Iterator[Block]:
+    segments = [s for row in trajectory.rows for s in row if s.turn == index]
+    marks = [_segment_counts(segments)]
+    if turn.reward:
+        marks.append(f"reward {number(turn.reward)}")
+    if turn.is_truncated:
+        marks.append("cut at a limit, so no call ran")
+    yield Heading(f"turn {index}  ({', '.join(filter(None, marks))})")
+    if turn.reasoning:
+        yield Passage("reasoning", visible(turn.reasoning))
+    yield Passage("assistant", visible(turn.text))
+    for call in turn.calls:
+        yield Passage(f"call {visible(call.name)}", visible(_call(call)))
+    for result in turn.results:
+        status = "" if result.status == "ok" else f" [{result.status}]"
+        speaker = f"result of {visible(result.name)}{status}, {result.seconds:.3f} s"
+        yield Passage(speaker, visible(result.text))
+    if turn.reply is not None:
+        yield Passage("reply", visible(turn.reply))
+
+
+def _call(call: ToolCall) -> str:
+    if call.error is not None:
+        return f"not run: {call.error}"
+    return json.dumps(dict(call.arguments), ensure_ascii=False)
+
+
+def _part(value: float | None, weight: float, rationale: str) -> str:
+    times = "" if weight == 1 else f" x {number(weight)}"
+    reason = f": {visible(rationale)}" if rationale else ""
+    return f"{'not scored' if value is None else number(value)}{times}{reason}"
+
+
+def _fate(recorded: RecordedTrajectory) -> str:
+    fate = recorded.fate
+    if fate.dropped is not None:
+        return f"not trained on: {fate.dropped}"
+    return f"trained in step {fate.step}, advantage {number(fate.advantage)}"
+
+
+def _token_counts(trajectory: Trajectory) -> str:
+    """How many tokens there are of each origin, and which of them the loss sees."""
+    segments = [segment for row in trajectory.rows for segment in row]
+    masked = trajectory.num_tokens - trajectory.num_sampled_tokens
+    forks = f"; {len(trajectory.rows)} rows (history rewritten)" if len(trajectory.rows) > 1 else ""
+    return (
+        f"{trajectory.num_tokens}: {_segment_counts(segments)}; "
+        f"loss on {trajectory.num_sampled_tokens}, masked {masked}{forks}"
+    )
+
+
+def _segment_counts(segments: list[Segment]) -> str:
+    counts: Counter[Origin] = Counter()
+    for segment in segments:
+        counts[segment.origin] += len(segment)
+    return ", ".join(f"{counts[origin]} {origin}" for origin in Origin if counts[origin])
+
+
+def _range(versions: tuple[int, int] | None) -> str:
+    if versions is None:
+        return ""
+    oldest, newest = versions
+    return f"version {oldest}" if oldest == newest else f"versions {oldest} to {newest}"
+
+
+def _placements(trajectory: Trajectory) -> str:
+    places = [f"{p.worker_id}/{p.bucket}" for p in trajectory.placements]
+    runs = [place for i, place in enumerate(places) if i == 0 or places[i - 1] != place]
+    return " -> ".join(runs)
+
+
+def _time(trajectory: Trajectory) -> str:
+    started = datetime.fromtimestamp(trajectory.started_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return f"{started}, {trajectory.seconds:.2f} s, of which tools {trajectory.tool_seconds:.2f} s"
+
+
+def _trained(reader: RunReader, recorded: RecordedTrajectory) -> Iterator[Block]:
+    """How the trainer saw its sampled tokens, when it did."""
+    trajectory = recorded.trajectory
+    columns = reader.training(recorded.fate.step, trajectory.trajectory_id)
+    if columns is None:
+        return
+    trained_rows = [row for row in trajectory.rows if _num_sampled(row)]
+    mask = np.concatenate(
+        [np.full(len(s), s.origin is Origin.SAMPLED) for row in trained_rows for s in row]
+    )
+    yield Facts(tuple((name, _spread(column[mask])) for name, column in columns.items()))
+
+
+def _num_sampled(row: Row) -> int:
+    return sum(len(segment) for segment in row if segment.origin is Origin.SAMPLED)
+
+
+def _spread(sampled: NDArray[Any]) -> str:
+    if sampled.dtype == np.bool_:
+        return f"{int(sampled.sum())} of {len(sampled)} tokens"
+    return f"{sampled.min():.4f} to {sampled.max():.4f}, mean {sampled.mean():.4f}"
