@@ -123,7 +123,7 @@ class Ledger:
 
     credits: list[Credit] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
-    finish_reason: str | None = None
+    is_finished: bool = False
 
 
 # ---------------------------------------------------------------------------------------- env
@@ -187,7 +187,7 @@ class Env:
         self.opening: tuple[Message, ...] = ()
         self.roles: Mapping[str, RoleClient] = roles or {}
         self.ledger = Ledger()
-        self._box = sandbox
+        self.box = sandbox
         self._seed = (run_seed, task.id, sibling, attempt)
 
     @cached_property
@@ -201,11 +201,11 @@ class Env:
 
     @property
     def sandbox(self) -> Sandbox:
-        if self._box is None:
+        if self.box is None:
             raise NoSandbox(
                 f"{type(self).__name__} has no box here; set `sandbox_spec` or `sandbox_for` to get one"
             )
-        return self._box
+        return self.box
 
     @property
     def messages(self) -> list[Message]:
@@ -226,8 +226,9 @@ class Env:
         self.ledger.credits.append(Credit(max(len(self.turns) - 1, 0), name, value))
 
     def finish(self, reason: str = "done") -> None:
-        """End the rollout after this turn."""
-        self.ledger.finish_reason = reason
+        """End the rollout after this turn; reasons are counted as metrics."""
+        self.ledger.is_finished = True
+        self.metric(f"finish/{reason}", 1.0)
 
     def metric(self, name: str, value: float) -> None:
         """A number to record with the trajectory; it is no part of the reward."""
@@ -288,7 +289,7 @@ _WRITTEN = {
     "demo",
 }
 """What a subclass may redefine."""
-_GIVEN = {"task", "turns", "opening", "roles", "ledger", "__init__"} | {
+_GIVEN = {"task", "turns", "opening", "roles", "ledger", "box", "__init__"} | {
     name for name in vars(Env) if not name.startswith("_")
 } - _WRITTEN
 """What it may not: the runtime relies on it."""

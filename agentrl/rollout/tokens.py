@@ -42,6 +42,11 @@ class TokenBuilder:
         return sum(length for origin, _, length in self._runs if origin is Origin.SAMPLED)
 
     @property
+    def num_turns(self) -> int:
+        """Turns of which at least one token was sampled."""
+        return self._turn + 1
+
+    @property
     def turn_ids(self) -> list[int]:
         """Sampled ids of the turn under way, or of the last one."""
         start = 0

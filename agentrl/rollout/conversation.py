@@ -1,0 +1,148 @@
+"""The turns of one rollout: open, sample, answer, until something ends it.
+
+Invariants
+- At every await, what was played so far is in `tokens` and in `env.turns`; whatever interrupts a
+  conversation finds them whole.
+- A turn cut at a limit runs none of its calls and ends the trajectory; its calls are answered
+  with the reason, so that every call of every turn has exactly one result.
+- Text is appended only when a turn can follow it, so a row never outgrows the context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
+
+from agentrl.chat.format import ChatFormat
+from agentrl.env import Env
+from agentrl.rollout.attempt import Attempt
+from agentrl.rollout.budget import RolloutLimits
+from agentrl.rollout.dispatch import Dispatcher
+from agentrl.rollout.sampler import TurnSampler
+from agentrl.rollout.tokens import TokenBuilder
+from agentrl.rollout.tools import ToolRunner, answer
+from agentrl.rollout.usercode import blaming, call
+from agentrl.types import Message, StopReason, ToolCall, ToolResult, Turn
+
+
+class Conversation:
+    def __init__(
+        self,
+        *,
+        env: Env,
+        attempt: Attempt,
+        chat: ChatFormat,
+        limits: RolloutLimits,
+        sampler: TurnSampler,
+        tools: ToolRunner,
+        dispatcher: Dispatcher,
+        clock: Callable[[], float],
+    ) -> None:
+        self.tokens = TokenBuilder()
+        self.tool_seconds = 0.0
+        self._env = env
+        self._attempt = attempt
+        self._chat = chat
+        self._limits = limits
+        self._sampler = sampler
+        self._tools = tools
+        self._dispatcher = dispatcher
+        self._clock = clock
+
+    async def run(self) -> StopReason:
+        """Play to the end; says what ended it."""
+        if not await self._open():
+            return StopReason.CONTEXT_FULL
+        for turn in count():
+            stop = self._end_before(turn)
+            if stop is not None:
+                return stop
+            cut = await self._sampler.sample(self.tokens, turn)
+            self._dispatcher.turn_finished(
+                self._attempt.trajectory_id,
+                turn,
+                num_tokens=len(self.tokens.turn_ids),
+                context_tokens=len(self.tokens),
+            )
+            if cut is not None:
+                self.interrupt("the turn was cut at its limit, so none of its calls ran")
+                return cut
+            stop = await self._answer(turn)
+            if stop is not None:
+                return stop
+        raise AssertionError("unreachable")
+
+    def interrupt(self, why: str) -> None:
+        """Close a turn that was cut off while it was sampled or while its calls ran."""
+        turns = self._env.turns
+        if self.tokens.num_turns > len(turns):
+            said = self._chat.parse(self.tokens.turn_ids)
+            calls = tuple(replace(call, error=call.error or why) for call in said.calls)
+            turns.append(Turn(said.text, calls, said.reasoning, is_truncated=True))
+        if turns and not turns[-1].results:
+            results = tuple(answer(call, call.error or why, "error") for call in turns[-1].calls)
+            turns[-1] = replace(turns[-1], results=results)
+
+    async def _open(self) -> bool:
+        """Whether the opening leaves room for a turn."""
+        env = self._env
+        said: str | list[Message] = await call(env.start)
+        with blaming(f"{type(env).__name__}.start"):
+            system = [] if env.system is None else [Message("system", env.system)]
+            env.opening = (*system, *_opening(said))
+            ids = self._chat.render_start(env.opening)
+        self._dispatcher.submitted(self._attempt, len(ids))
+        if not self._limits.has_room(context=0, new=len(ids)):
+            return False
+        self.tokens.start(ids)
+        return True
+
+    def _end_before(self, turn: int) -> StopReason | None:
+        if self._env.ledger.is_finished:
+            return StopReason.DONE
+        max_turns = self._limits.max_turns or self._env.max_turns
+        return StopReason.MAX_TURNS if turn >= max_turns else None
+
+    async def _answer(self, turn: int) -> StopReason | None:
+        """Answer a whole turn; says why no other one follows, if none does."""
+        said = self._chat.parse(self.tokens.turn_ids)
+        played = Turn(said.text, said.calls, said.reasoning)
+        self._env.turns.append(played)
+        if said.calls:
+            results = await self._run_calls(said.calls, turn)
+            self._env.turns[-1] = replace(played, results=results)
+            ids, append = self._chat.render_results(results), self.tokens.tool
+        else:
+            reply = await call(self._env.reply, played)
+            if reply is None:
+                return StopReason.DONE
+            with blaming(f"{type(self._env).__name__}.reply"):
+                ids, append = self._chat.render_reply(reply), self.tokens.reply
+            self._env.turns[-1] = replace(played, reply=reply)
+        stop = self._end_before(turn + 1)
+        if stop is not None:
+            return stop
+        num_new = len(self._chat.scaffold_ids) + len(ids)
+        if not self._limits.has_room(context=len(self.tokens), new=num_new):
+            return StopReason.CONTEXT_FULL
+        self.tokens.scaffold(self._chat.scaffold_ids)
+        append(ids)
+        return None
+
+    async def _run_calls(self, calls: tuple[ToolCall, ...], turn: int) -> tuple[ToolResult, ...]:
+        begun = self._clock()
+        try:
+            return await self._tools.run(
+                self._env, calls, trajectory_id=self._attempt.trajectory_id, turn=turn
+            )
+        finally:
+            self.tool_seconds += self._clock() - begun
+
+
+def _opening(said: str | list[Message]) -> list[Message]:
+    if isinstance(said, str):
+        return [Message("user", said)]
+    if not all(isinstance(message, Message) for message in said):
+        raise TypeError(f"start() returned {said!r}; wanted a text or a list of Message")
+    return list(said)

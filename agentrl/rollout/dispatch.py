@@ -1,0 +1,77 @@
+"""What a rollout asks of whoever runs it: a place for each turn, and a box.
+
+The runtime implements these over its scheduler and its sandbox pool; `agentrl.rollout.local` over
+one engine in the same process. Notifications are plain calls that must not block: they report
+what has happened, and nothing waits for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from agentrl.engine.engine import GenerateRequest, TokenChunk
+from agentrl.rollout.attempt import Attempt
+from agentrl.types import Outcome, ToolCall, ToolResult
+from sandboxes.sandbox import Sandbox
+from sandboxes.spec import SandboxSpec
+
+
+class TurnEngine(Protocol):
+    """The part of `agentrl.engine.engine.Engine` that serves turns."""
+
+    def generate(self, request: GenerateRequest) -> AsyncIterator[TokenChunk]: ...
+    async def release(self, session_id: str) -> None: ...
+
+
+class Placed(NamedTuple):
+    worker_id: str
+    bucket: str
+    engine: TurnEngine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRequest:
+    """The context is complete and the policy should speak."""
+
+    trajectory_id: str
+    turn: int
+    context_tokens: int
+    replacements: int
+    """How often this trajectory has lost its place in the middle of a turn. One more than in the
+    request before: that place is given up, and this asks for another for the same turn."""
+
+
+class Dispatcher(Protocol):
+    def submitted(self, attempt: Attempt, prompt_tokens: int) -> None: ...
+
+    async def turn_ready(self, request: TurnRequest) -> Placed:
+        """Wait for a place. Cancelled when the attempt ends meanwhile."""
+        ...
+
+    def progress(self, trajectory_id: str, turn: int, num_tokens: int) -> None:
+        """`num_tokens` were sampled so far in this turn."""
+        ...
+
+    def turn_finished(
+        self, trajectory_id: str, turn: int, *, num_tokens: int, context_tokens: int
+    ) -> None:
+        """The policy has spoken, or a limit cut it off; the place is free."""
+        ...
+
+    def tool_started(self, trajectory_id: str, turn: int, call: ToolCall) -> None: ...
+
+    def tool_returned(
+        self, trajectory_id: str, turn: int, call: ToolCall, result: ToolResult
+    ) -> None: ...
+
+    def finished(self, trajectory_id: str, outcome: Outcome, num_tokens: int) -> None:
+        """The attempt has ended, in whatever way; all it held is free. `num_tokens`: sampled."""
+        ...
+
+
+class SandboxSource(Protocol):
+    async def acquire(self, spec: SandboxSpec) -> Sandbox:
+        """A fresh box with its files in place; closing it is the caller's. Raises SandboxError."""
+        ...

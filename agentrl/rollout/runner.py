@@ -1,0 +1,234 @@
+"""One rollout's life: a box, a conversation, a score, and always a `Trajectory`.
+
+A bad rollout is data: whatever the environment, its box or an engine do wrong becomes an outcome
+with the error's text. Only what agentrl itself does wrong is raised.
+
+Invariants
+- The box is closed and the engine has let go of the session, in every ending.
+- Cancellation is passed on after that, and the dispatcher hears of it.
+- An error of the infrastructure has no reward.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import traceback
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+
+import structlog
+
+from agentrl.chat.format import ChatFormat
+from agentrl.engine.engine import Sampling
+from agentrl.env import Env, RoleClient, seed_of
+from agentrl.rollout.attempt import Attempt
+from agentrl.rollout.budget import RolloutLimits
+from agentrl.rollout.conversation import Conversation
+from agentrl.rollout.dispatch import Dispatcher, SandboxSource
+from agentrl.rollout.sampler import TurnSampler
+from agentrl.rollout.scoring import score
+from agentrl.rollout.tools import ToolRunner
+from agentrl.rollout.usercode import INFRASTRUCTURE, UserCodeError, blaming, call
+from agentrl.types import Outcome, RewardPart, StopReason, Trajectory, Turn
+from sandboxes.sandbox import SandboxError
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ending:
+    stop_reason: StopReason
+    outcome: Outcome
+    reward: float | None = None
+    parts: tuple[RewardPart, ...] = ()
+    error: str | None = None
+
+
+class RolloutRunner:
+    """Plays attempts at one environment's tasks; `run` may be called many times at once."""
+
+    def __init__(
+        self,
+        *,
+        env_class: type[Env],
+        chat: ChatFormat,
+        limits: RolloutLimits,
+        sampling: Sampling,
+        dispatcher: Dispatcher,
+        sandboxes: SandboxSource | None = None,
+        roles: Mapping[str, RoleClient] | None = None,
+        run_seed: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`sandboxes` may be None for environments without a box."""
+        self._env_class = env_class
+        self._chat = chat
+        self._limits = limits
+        self._sampling = replace(sampling, stop_ids=chat.stop_ids)
+        self._dispatcher = dispatcher
+        self._sandboxes = sandboxes
+        self._roles = roles
+        self._run_seed = run_seed
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._tools = ToolRunner(
+            env_class.definition().tools,
+            timeout_s=limits.tool_timeout_s,
+            dispatcher=dispatcher,
+            clock=clock,
+        )
+
+    async def run(self, attempt: Attempt) -> Trajectory:
+        return await self.play(attempt, self.make_env(attempt))
+
+    def make_env(self, attempt: Attempt) -> Env:
+        return self._env_class(
+            attempt.task,
+            run_seed=self._run_seed,
+            sibling=attempt.sibling,
+            attempt=attempt.attempt,
+            roles=self._roles,
+        )
+
+    async def play(self, attempt: Attempt, env: Env) -> Trajectory:
+        started_s, begun = self._wall_clock(), self._clock()
+        seed_parts = (
+            self._run_seed,
+            attempt.split,
+            attempt.task.id,
+            attempt.sibling,
+            attempt.attempt,
+        )
+        sampler = TurnSampler(
+            trajectory_id=attempt.trajectory_id,
+            dispatcher=self._dispatcher,
+            limits=self._limits,
+            sampling=self._sampling,
+            seed=lambda turn, tokens: seed_of(*seed_parts, turn, tokens),
+        )
+        conversation = Conversation(
+            env=env,
+            attempt=attempt,
+            chat=self._chat,
+            limits=self._limits,
+            sampler=sampler,
+            tools=self._tools,
+            dispatcher=self._dispatcher,
+            clock=self._clock,
+        )
+        outcome = Outcome.CANCELLED
+        try:
+            ending = await self._end(env, conversation, sampler)
+            outcome = ending.outcome
+        finally:
+            self._dispatcher.finished(
+                attempt.trajectory_id, outcome, conversation.tokens.num_sampled
+            )
+        return Trajectory(
+            trajectory_id=attempt.trajectory_id,
+            task_id=attempt.task.id,
+            group_id=attempt.group_id,
+            sibling=attempt.sibling,
+            attempt=attempt.attempt,
+            split=attempt.split,
+            rows=conversation.tokens.rows(),
+            turns=_with_credit(env),
+            messages=env.opening,
+            reward=ending.reward,
+            reward_parts=ending.parts,
+            metrics=dict(env.ledger.metrics),
+            stop_reason=ending.stop_reason,
+            outcome=ending.outcome,
+            error=ending.error,
+            placements=tuple(sampler.placements),
+            seed=seed_of(*seed_parts),
+            started_s=started_s,
+            seconds=self._clock() - begun,
+            tool_seconds=conversation.tool_seconds,
+        )
+
+    async def _end(self, env: Env, conversation: Conversation, sampler: TurnSampler) -> _Ending:
+        """Live through the rollout, and say how it ended."""
+        try:
+            async with self._box_of(env):
+                try:
+                    stop = await self._converse(conversation)
+                    scored = await score(env, timeout_s=self._limits.trajectory_timeout_s)
+                finally:
+                    await sampler.release()
+                    await self._close(env)
+        except UserCodeError as error:
+            conversation.interrupt("the environment failed")
+            return _Ending(
+                stop_reason=StopReason.ENV_ERROR, outcome=Outcome.ENV_ERROR, error=str(error)
+            )
+        except INFRASTRUCTURE as error:
+            conversation.interrupt("the infrastructure failed")
+            return _Ending(
+                stop_reason=StopReason.INFRA_ERROR,
+                outcome=Outcome.INFRA_ERROR,
+                error="".join(traceback.format_exception(error)),
+            )
+        if scored.unscored:
+            outcome, error_text = Outcome.UNSCORED, f"unscored: {scored.unscored}"
+        else:
+            outcome = Outcome.TRUNCATED if stop.is_truncated else Outcome.FINISHED
+            error_text = None
+        return _Ending(
+            stop_reason=stop,
+            outcome=outcome,
+            reward=scored.reward,
+            parts=scored.parts,
+            error=error_text,
+        )
+
+    async def _converse(self, conversation: Conversation) -> StopReason:
+        try:
+            async with asyncio.timeout(self._limits.trajectory_timeout_s) as deadline:
+                return await conversation.run()
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            conversation.interrupt("the time of the attempt was up")
+            return StopReason.WALL_CLOCK
+
+    @asynccontextmanager
+    async def _box_of(self, env: Env) -> AsyncIterator[None]:
+        with blaming(f"{type(env).__name__}.sandbox_for"):
+            spec = env.sandbox_for(env.task)
+        if spec is None:
+            yield
+            return
+        assert self._sandboxes is not None, "this environment needs boxes"
+        try:
+            async with asyncio.timeout(self._limits.trajectory_timeout_s):
+                env.box = box = await self._sandboxes.acquire(spec)
+        except TimeoutError as error:
+            raise SandboxError(f"no box within {self._limits.trajectory_timeout_s:g} s") from error
+        try:
+            yield
+        finally:
+            try:
+                await box.close()
+            except SandboxError as error:
+                # its score stands; the backend sweeps up boxes that do not close
+                log.warning("a box did not close", box=box.sandbox_id, error=str(error))
+
+    async def _close(self, env: Env) -> None:
+        """An environment that cannot close is reported; what it played stands."""
+        try:
+            async with asyncio.timeout(self._limits.tool_timeout_s):
+                await call(env.close)
+        except (UserCodeError, TimeoutError, *INFRASTRUCTURE) as error:
+            log.warning("an environment did not close", task=env.task.id, error=str(error))
+
+
+def _with_credit(env: Env) -> tuple[Turn, ...]:
+    earned = [0.0] * len(env.turns)
+    for credit in env.ledger.credits:
+        if credit.turn < len(earned):
+            earned[credit.turn] += credit.value
+    return tuple(replace(turn, reward=r) for turn, r in zip(env.turns, earned, strict=True))

@@ -1,0 +1,92 @@
+"""Calling what a user wrote: plain or async methods, and whom to blame when one raises.
+
+A plain method runs in a thread. An async one runs on the event loop, which it must not hold: all
+other rollouts of the process wait meanwhile. One that does is named in the log.
+
+Invariant: what leaves `call` is the method's result, a `UserCodeError`, or an error of the
+infrastructure (box, engine) that the method let through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+import traceback
+import types
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import structlog
+
+from agentrl.engine.engine import EngineError
+from sandboxes.sandbox import SandboxError
+
+log = structlog.get_logger(__name__)
+
+INFRASTRUCTURE = (SandboxError, EngineError)
+HOLD_LIMIT_S = 0.25
+
+
+class UserCodeError(Exception):
+    """An environment's own code raised; `__cause__` is what it raised."""
+
+    def __str__(self) -> str:
+        cause = "".join(traceback.format_exception(self.__cause__)) if self.__cause__ else ""
+        return f"in {self.args[0]}: {cause or 'failed'}"
+
+
+async def call(method: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    name = method.__qualname__
+
+    def run() -> Any:
+        with blaming(name):
+            return method(*args, **kwargs)
+
+    # also a plain method may return something to wait for
+    result = run() if inspect.iscoroutinefunction(method) else await asyncio.to_thread(run)
+    if not inspect.iscoroutine(result):
+        return result
+    with blaming(name):
+        return await watched(result, name)
+
+
+@contextmanager
+def blaming(name: str) -> Iterator[None]:
+    """What goes wrong in here is the fault of the environment's method `name`."""
+    try:
+        yield
+    except INFRASTRUCTURE:
+        raise
+    except Exception as error:
+        raise UserCodeError(name) from error
+
+
+@types.coroutine
+def watched(
+    coroutine: Coroutine[Any, Any, Any],
+    name: str,
+    clock: Callable[[], float] = time.monotonic,
+) -> Generator[Any, Any, Any]:
+    """Run a coroutine and log each stretch in which it held the event loop for too long."""
+    sent: Any = None
+    thrown: BaseException | None = None
+    while True:
+        begun = clock()
+        try:
+            waiting = coroutine.send(sent) if thrown is None else coroutine.throw(thrown)
+        except StopIteration as end:
+            return end.value
+        finally:
+            held = clock() - begun
+            if held > HOLD_LIMIT_S:
+                log.warning(
+                    "a method held the event loop; make it a plain `def`, or await what blocks",
+                    method=name,
+                    seconds=round(held, 3),
+                )
+        try:
+            sent, thrown = (yield waiting), None
+        except BaseException as error:  # noqa: BLE001 - handed on to the coroutine
+            sent, thrown = None, error
