@@ -23,6 +23,7 @@ The contract with a driver
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import assert_never
@@ -51,7 +52,7 @@ from scheduler.events import (
     WorkerReady,
 )
 from scheduler.fleet import Fleet, Key
-from scheduler.policies import AdmissionPolicy, RoutePolicy
+from scheduler.policies import AdmissionPolicy, Observer, RoutePolicy
 from scheduler.trajectories import Trajectory
 from scheduler.views import AdmissionView, Phase, TrajectoryView
 from scheduler.waiting import WaitingLanes
@@ -71,12 +72,21 @@ class _Job:
 class Scheduler:
     """See the module docstring for the contract."""
 
-    def __init__(self, *, routing: RoutePolicy, admission: AdmissionPolicy) -> None:
+    def __init__(
+        self,
+        *,
+        routing: RoutePolicy,
+        admission: AdmissionPolicy,
+        observers: Sequence[Observer] = (),
+    ) -> None:
         self._routing = routing
         self._admission = admission
+        self._observers = tuple(observers)
         self._jobs: dict[str, _Job] = {}
         self._fleet = Fleet()
         self._trajectories: dict[Key, Trajectory] = {}
+        self._groups: dict[tuple[str, str], dict[str, Trajectory]] = {}
+        """Open attempts by job and group."""
         self._waiting = WaitingLanes()
         self._last_seq = -1
         self._last_t = -inf
@@ -194,8 +204,10 @@ class Scheduler:
         if known is not None:
             if event.generation <= known.generation:
                 return
-            self._drop(known)
-        self._trajectories[key] = Trajectory.from_submitted(event)
+            self._end(known, is_complete=False)
+        trajectory = self._trajectories[key] = Trajectory.from_submitted(event)
+        group = self._groups.setdefault((event.job, event.group_id), {})
+        group[event.trajectory_id] = trajectory
 
     def _update_trajectory(
         self,
@@ -222,10 +234,15 @@ class Scheduler:
                 assert trajectory.phase in (Phase.DECODING, Phase.LOST), "no turn was running"
                 self._fleet.free(trajectory.key)
                 trajectory.turn_finished(event)
+                for observer in self._observers:
+                    observer.turn_finished(trajectory.view())
             case ToolReturned():
                 trajectory.tool_returned(event)
-            case Finished() | Failed():
-                self._drop(trajectory)
+            case Finished():
+                self._end(trajectory, is_complete=True)
+                self._reorder_siblings(trajectory)
+            case Failed():
+                self._end(trajectory, is_complete=False)
             case ToolStarted():
                 pass
 
@@ -237,6 +254,8 @@ class Scheduler:
         )
         self._fleet.free(trajectory.key)
         trajectory.turn_ready(event)
+        for observer in self._observers:
+            observer.turn_ready(trajectory.view())
         self._enqueue(trajectory)
 
     def _place_rejected(self, trajectory: Trajectory, event: PlaceRejected) -> None:
@@ -250,10 +269,24 @@ class Scheduler:
         view = trajectory.view()
         self._waiting.push(trajectory, self._routing.lane(view), self._routing.order(view))
 
-    def _drop(self, trajectory: Trajectory) -> None:
+    def _end(self, trajectory: Trajectory, *, is_complete: bool) -> None:
         self._fleet.free(trajectory.key)
         self._waiting.withdraw(trajectory)
         del self._trajectories[trajectory.key]
+        group_key = (trajectory.submitted.job, trajectory.submitted.group_id)
+        group = self._groups[group_key]
+        del group[trajectory.submitted.trajectory_id]
+        if not group:
+            del self._groups[group_key]
+        for observer in self._observers:
+            observer.ended(trajectory.view(), is_complete=is_complete)
+
+    def _reorder_siblings(self, ended: Trajectory) -> None:
+        """A finished attempt tells of its siblings: those that wait get their place anew."""
+        group = self._groups.get((ended.submitted.job, ended.submitted.group_id), {})
+        for sibling in group.values():
+            if sibling.phase is Phase.WAITING:
+                self._enqueue(sibling)
 
     # ------------------------------------------------------------------------------ placement
 
@@ -275,6 +308,8 @@ class Scheduler:
             return None
         self._fleet.take(trajectory.key, worker, trajectory.context_tokens)
         trajectory.placed(worker)
+        for observer in self._observers:
+            observer.placed(trajectory.view())
         return Place(
             t=t,
             job=job,

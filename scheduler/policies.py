@@ -37,3 +37,23 @@ class AdmissionPolicy(Protocol):
     """How many groups may start now."""
 
     def admit(self, counters: AdmissionView) -> int: ...
+
+
+class Observer(Protocol):
+    """Learns from what happens: estimators, load books. Told in order, before decisions."""
+
+    def turn_ready(self, trajectory: TrajectoryView) -> None:
+        """A turn waits; the tools of the turn before have returned."""
+        ...
+
+    def placed(self, trajectory: TrajectoryView) -> None:
+        """A turn got its slot; `home_id` is the worker."""
+        ...
+
+    def turn_finished(self, trajectory: TrajectoryView) -> None:
+        """A turn has ended; its tools have not run yet."""
+        ...
+
+    def ended(self, trajectory: TrajectoryView, *, is_complete: bool) -> None:
+        """An attempt is over; `is_complete` is False when it was lost on the way."""
+        ...

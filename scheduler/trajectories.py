@@ -26,7 +26,9 @@ class Trajectory:
     home_generation: int = 0
     last_move_turn: int = -1
     ticket: int = -1
-    """Number of its entry in a waiting lane; an entry with another number is void."""
+    """Number of its entry in a waiting lane; an entry with another number is void. -1: none."""
+    arrival: int = -1
+    """Breaks ties of order while it waits."""
     _view: TrajectoryView | None = None
 
     @classmethod

@@ -3,6 +3,7 @@
 A lane is a heap; its head goes first, and a head that cannot be served keeps the rest of its lane
 waiting, so the order a policy gives is also its promise against starvation. Entries are never
 searched for: one whose ticket is no longer its trajectory's is void and dropped when it surfaces.
+Entries of equal order go by arrival, and a re-ordered one keeps its arrival.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import heapq
 
 from scheduler.trajectories import Trajectory
 
-_Entry = tuple[float, int, Trajectory]
+_Entry = tuple[float, int, int, Trajectory]
+"""Order, arrival, ticket."""
 
 
 class WaitingLanes:
@@ -20,10 +22,13 @@ class WaitingLanes:
         self._tickets = 0
 
     def push(self, trajectory: Trajectory, lane: str, order: float) -> None:
+        """Let a turn wait; one that waits already moves to its new place."""
         self._tickets += 1
+        if trajectory.ticket < 0:
+            trajectory.arrival = self._tickets
         trajectory.ticket = self._tickets
         heap = self._lanes.setdefault((trajectory.submitted.job, lane), [])
-        heapq.heappush(heap, (order, self._tickets, trajectory))
+        heapq.heappush(heap, (order, trajectory.arrival, self._tickets, trajectory))
 
     def withdraw(self, trajectory: Trajectory) -> None:
         trajectory.ticket = -1
@@ -35,7 +40,7 @@ class WaitingLanes:
     def head(self, lane: tuple[str, str]) -> Trajectory | None:
         heap = self._lanes[lane]
         while heap:
-            _, ticket, trajectory = heap[0]
+            _, _, ticket, trajectory = heap[0]
             if trajectory.ticket == ticket:
                 return trajectory
             heapq.heappop(heap)
@@ -43,4 +48,4 @@ class WaitingLanes:
 
     def pop(self, lane: tuple[str, str]) -> None:
         """Remove the head that `head` has just returned."""
-        heapq.heappop(self._lanes[lane])[2].ticket = -1
+        heapq.heappop(self._lanes[lane])[3].ticket = -1

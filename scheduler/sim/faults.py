@@ -1,0 +1,60 @@
+"""What goes wrong in a simulated cluster, drawn ahead of time from a seed.
+
+A worker is lost, with or without notice, and comes back under a higher generation; a box fails and
+its attempt is lost; a message arrives late, after its trajectory has moved on; a placement takes a
+while to reach its worker, and may find it gone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from numpy.random import Generator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultModel:
+    """Rates of trouble; the default is none."""
+
+    worker_mean_life_s: float | None = None
+    """Mean time of exponential lives; None: workers live for ever."""
+    worker_down_s: float = 30.0
+    """Mean time until a lost worker serves again."""
+    detection_s: float = 0.0
+    """Mean time until the scheduler hears of a loss; placements there are rejected meanwhile."""
+    box_failure: float = 0.0
+    """Chance per tool call that the box, and with it the attempt, is lost."""
+    late_message: float = 0.0
+    """Chance per event of an attempt that an older one arrives again after it."""
+    dispatch_s: float = 0.0
+    """Mean delay between a placement and its arrival at the worker."""
+
+
+class Faults:
+    """Draws from a model with its own generator, so that workloads stay the same."""
+
+    def __init__(self, model: FaultModel, rng: Generator) -> None:
+        self._model = model
+        self._rng = rng
+
+    def life_s(self) -> float | None:
+        mean = self._model.worker_mean_life_s
+        return None if mean is None else float(self._rng.exponential(mean))
+
+    def down_s(self) -> float:
+        return self._delay(self._model.worker_down_s)
+
+    def detection_s(self) -> float:
+        return self._delay(self._model.detection_s)
+
+    def dispatch_s(self) -> float:
+        return self._delay(self._model.dispatch_s)
+
+    def box_fails(self) -> bool:
+        return self._model.box_failure > 0 and self._rng.random() < self._model.box_failure
+
+    def message_is_late(self) -> bool:
+        return self._model.late_message > 0 and self._rng.random() < self._model.late_message
+
+    def _delay(self, mean: float) -> float:
+        return 0.0 if mean == 0 else float(self._rng.exponential(mean))
