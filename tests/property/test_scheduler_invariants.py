@@ -13,7 +13,7 @@ from scheduler.admission import CapacityAdmission
 from scheduler.core import Scheduler
 from scheduler.costs import DecodeCost, PrefillCost, Shape
 from scheduler.decisions import Decision, Place
-from scheduler.events import Event, TurnFinished, WorkerReady
+from scheduler.events import Event, WorkerReady
 from scheduler.invariants import InvariantBroken, InvariantChecker
 from scheduler.policies import RoutePolicy
 from scheduler.replay import LogEntry, replay
@@ -154,9 +154,15 @@ def _tampered(log: list[LogEntry], rule: str, at: int) -> list[LogEntry]:
             twice = (*log[at].decisions, log[at].decisions[-1])
             return [*log[:at], replace(log[at], decisions=twice), *log[at + 1 :]]
         case "too many turns":
-            return [entry for entry in log if not isinstance(entry.event, TurnFinished)]
+            return [_with_fewer_slots(entry) for entry in log]
         case _:
             return [entry for entry in log if not isinstance(entry.event, WorkerReady)]
+
+
+def _with_fewer_slots(entry: LogEntry) -> LogEntry:
+    if isinstance(entry.event, WorkerReady):
+        return replace(entry, event=replace(entry.event, max_running=0))
+    return entry
 
 
 def _check_all(checker: InvariantChecker, log: list[LogEntry]) -> None:
