@@ -43,6 +43,15 @@ class SandboxSpec:
     runtime: str | None = None
     """OCI runtime of the docker backend, such as `runsc`."""
 
+    def refuse_allow_list(self, backend: str) -> None:
+        """For backends that can only give a box no network at all."""
+        if self.network != "none":
+            raise ValueError(
+                f"the {backend} backend cannot hold a network allow-list that tools cannot walk "
+                f"around, got network={self.network!r}; use network='none' and put what the tools "
+                "need into `files` or the image"
+            )
+
     @property
     def pool_key(self) -> str:
         """Boxes with equal keys are interchangeable before their files are written."""

@@ -1,0 +1,231 @@
+"""`StreamSandbox`: a `Sandbox` over the stream of a boxd, whatever backend made the box.
+
+It turns frames into results and errors. A command's own failure is an `ExecResult`; a file's is an
+`OSError` or `UnsafePath`; everything else means that the box is gone: it is closed on the spot
+and every caller, now and later, gets `SandboxLost` with the reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn, Protocol, Self
+
+from sandboxes import wire
+from sandboxes.boxd import frames
+from sandboxes.client import BoxClient, Call
+from sandboxes.paths import (
+    BoxFile,
+    box_path,
+    files_of_mapping,
+    files_of_tree,
+    relative_path,
+)
+from sandboxes.sandbox import ExecResult, SandboxLost, UnsafePath
+from sandboxes.spec import SandboxSpec
+
+ANSWER_GRACE_S = 1.8
+"""After a command's deadline: time for the kill and the answer, then the box is given up."""
+TRANSFER_TIMEOUT_S = 60.0
+PING_TIMEOUT_S = 5.0
+READ_LIMIT_BYTES = 64 * 1024 * 1024
+_EXHAUSTED = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
+
+
+class BoxHost(Protocol):
+    """What a backend knows of a box that it has made."""
+
+    async def delete(self) -> None:
+        """End the box and everything of it. Called once; must not fail half-way."""
+        ...
+
+    def cause_of_death(self) -> str:
+        """A sentence for people, or nothing, once the stream has ended."""
+        ...
+
+
+class StreamSandbox:
+    def __init__(
+        self, *, spec: SandboxSpec, sandbox_id: str, client: BoxClient, host: BoxHost
+    ) -> None:
+        self.spec = spec
+        self.sandbox_id = sandbox_id
+        self._client = client
+        self._host = host
+        self._deletion: asyncio.Task[None] | None = None
+
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        stdin: bytes = b"",
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        timeout_s: float | None = None,
+        max_output_bytes: int | None = None,
+    ) -> ExecResult:
+        argv = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
+        timeout_s = self.spec.exec_timeout_s if timeout_s is None else timeout_s
+        cap = self.spec.max_output_bytes if max_output_bytes is None else max_output_bytes
+        if not argv:
+            raise ValueError("an empty command; give a string for sh -c, or at least one word")
+        if not 0 < timeout_s <= wire.MAX_TIMEOUT_S or not 0 <= cap < 2**32:
+            raise ValueError(f"timeout_s={timeout_s} and max_output_bytes={cap} must be positive")
+        request = wire.exec_request(
+            argv,
+            env=env or {},
+            cwd=box_path(cwd or ".", self.spec.workdir),
+            timeout_s=timeout_s,
+            cap=cap,
+            has_stdin=bool(stdin),
+        )
+        self._client.expect_frames_of(wire.RESULT_HEAD_BYTES + 2 * cap)
+        with self._call(
+            timeout_s + ANSWER_GRACE_S, "its command's time-out and the time to kill it"
+        ) as call:
+            call.send(frames.EXEC, request)
+            if stdin:
+                await self._feed(call, stdin)
+            kind, payload = await call.end()
+        if kind == frames.RESULT:
+            return wire.exec_result(payload)
+        return self._not_started(argv[0], cwd, *wire.error(payload))
+
+    async def _feed(self, call: Call, stdin: bytes) -> None:
+        """All of stdin and its end, never further ahead of the command than the window."""
+        sent = 0
+        while call.last is None and sent < len(stdin):
+            chunk = stdin[sent : sent + min(frames.CHUNK_BYTES, call.stdin_window)]
+            if chunk:
+                call.send(frames.STDIN, chunk)
+                sent += len(chunk)
+                call.stdin_window -= len(chunk)
+            else:
+                await call.change()
+        if call.last is None:
+            call.send(frames.STDIN)
+
+    def _not_started(self, name: str, cwd: str | None, code: int, text: str) -> ExecResult:
+        if code in _EXHAUSTED:
+            self._lose(
+                f"the box cannot start another process ({text}); {self.spec.pids} are allowed"
+            )
+        where = f" in {cwd!r}" if cwd else ""
+        err = f"cannot run {name!r}{where}: {text}\n".encode()
+        rc = 127 if code == errno.ENOENT else 126
+        return ExecResult(rc=rc, out=b"", err=err, out_bytes=0, err_bytes=len(err))
+
+    async def read(self, path: str) -> bytes:
+        files = await self._get(path, limit=READ_LIMIT_BYTES, tree=False)
+        return next(iter(files.values()))
+
+    async def read_text(self, path: str) -> str:
+        return (await self.read(path)).decode("utf-8", "replace")
+
+    async def write(self, path: str, data: bytes | str) -> None:
+        content = data.encode() if isinstance(data, str) else bytes(data)
+        await self._put([BoxFile(box_path(path, self.spec.workdir), content)])
+
+    async def upload(self, files: Mapping[str, str | bytes] | Path) -> None:
+        if isinstance(files, Path):
+            await self._put(await asyncio.to_thread(files_of_tree, files))
+        else:
+            await self._put(files_of_mapping(files))
+
+    async def download(
+        self, path: str = ".", *, max_bytes: int = READ_LIMIT_BYTES
+    ) -> dict[str, bytes]:
+        files = await self._get(path, limit=max_bytes, tree=True)
+        return {relative_path(name): data for name, data in files.items()}
+
+    async def _put(self, files: Sequence[BoxFile]) -> None:
+        with self._call(TRANSFER_TIMEOUT_S, "the time for an upload") as call:
+            for file in files:
+                for data in wire.file_frames(
+                    call.id, file.path, file.data, executable=file.executable
+                ):
+                    await call.stream(data)
+                if call.last is not None:
+                    break
+            call.send(frames.END)
+            kind, payload = await call.end()
+        if kind == frames.ERROR:
+            _raise_file_error(", ".join(file.path for file in files[:3]), *wire.error(payload))
+
+    async def _get(self, path: str, *, limit: int, tree: bool) -> dict[str, bytes]:
+        found: dict[str, list[bytes]] = {}
+        current: list[bytes] = []
+        left = limit
+        with self._call(TRANSFER_TIMEOUT_S, "the time for a download") as call:
+            request = box_path(path, self.spec.workdir)
+            call.send(frames.GET, wire.get_request(request, limit=limit, tree=tree))
+            while call.last is None or call.parts:
+                if not call.parts:
+                    await call.change()
+                for kind, payload in call.parts:
+                    if kind == frames.FILE:
+                        name = payload[1:].decode("utf-8", "surrogateescape")
+                        current = found.setdefault(name, [])
+                    else:
+                        current.append(payload)
+                        left -= len(payload)
+                call.parts.clear()
+                if left < 0 or len(found) > frames.MAX_FILES:
+                    self._lose("the box sent more than was asked for")
+            kind, payload = call.last
+        if kind == frames.ERROR:
+            _raise_file_error(path, *wire.error(payload))
+        return {name: b"".join(chunks) for name, chunks in found.items()}
+
+    async def alive(self) -> bool:
+        try:
+            with self._call(PING_TIMEOUT_S, "the time for a ping") as call:
+                call.send(frames.PING)
+                await call.end()
+        except SandboxLost:
+            return False
+        return True
+
+    async def close(self) -> None:
+        """Idempotent; a caller who is cancelled does not stop the deletion."""
+        self._begin_deletion("the box was closed")
+        assert self._deletion is not None
+        await asyncio.shield(self._deletion)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    @contextmanager
+    def _call(self, timeout_s: float, what: str) -> Iterator[Call]:
+        """A call with its deadline. A box that misses it is lost: nobody knows what it does."""
+        try:
+            with self._client.call(timeout_s, what) as call:
+                yield call
+        except SandboxLost:
+            self._begin_deletion("the box was lost")
+            cause = self._host.cause_of_death()
+            raise SandboxLost(
+                f"box {self.sandbox_id}: {self._client.lost} {cause}".strip()
+            ) from None
+
+    def _lose(self, reason: str) -> NoReturn:
+        self._begin_deletion(reason)
+        raise SandboxLost(reason)
+
+    def _begin_deletion(self, reason: str) -> None:
+        self._client.close(reason)
+        if self._deletion is None:
+            self._deletion = asyncio.create_task(self._host.delete())
+
+
+def _raise_file_error(path: str, code: int, text: str) -> NoReturn:
+    if code == errno.ELOOP:
+        raise UnsafePath(f"{path}: {text}")
+    raise OSError(code, text or os.strerror(code), path)

@@ -1,0 +1,131 @@
+"""One command of a box: its pipes, its supervisor, its deadline, what it printed."""
+
+import _signal  # type: ignore[import-not-found]  # has no stub, and `signal` costs 8 ms
+import posix
+import select
+import time
+from collections.abc import Callable
+
+from sandboxes.boxd.capture import Capture
+from sandboxes.boxd.frames import ACK, CHUNK_BYTES, STDIN_ACK_BYTES
+from sandboxes.boxd.loop import Loop
+from sandboxes.boxd.supervisor import NOT_STARTED
+
+GRACE_S = 0.25
+"""How long after its leader's end a command's pipes may still be held open by its children."""
+
+
+class Command:
+    """`on_change(command)` is called when its end may have come.
+
+    The end is known when the supervisor has reported the leader's (or, for a killed command,
+    has seen the last of the tree die) and either both pipes are at their end or GRACE_S is over.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        command_id: int,
+        cap: int,
+        timeout_s: float,
+        on_change: "Callable[[Command], None]",
+    ) -> None:
+        self.loop = loop
+        self.id = command_id
+        self.started = time.monotonic()
+        self.deadline = self.started + timeout_s
+        self.out, self.err = Capture(cap), Capture(cap)
+        self.captures: dict[int, Capture] = {}
+        self.supervisor = 0
+        self.status_fd = self.stdin_fd = -1
+        self.stdin = bytearray()
+        self.stdin_ended = False
+        self.stdin_taken = 0
+        self.record = b""
+        self.kill_rounds = 0
+        self.timed_out = self.is_answered = False
+        self.on_change = on_change
+
+    def attach(self, supervisor: int, out: int, err: int, status: int, stdin: int) -> None:
+        """Our ends of the pipes of a supervisor that has just been forked."""
+        self.supervisor, self.status_fd, self.stdin_fd = supervisor, status, stdin
+        self.captures = {out: self.out, err: self.err}
+        for fd in self.captures:
+            posix.set_blocking(fd, False)
+            self.loop.watch(fd, select.POLLIN, self.read_output)
+        self.loop.watch(status, select.POLLIN, self.read_status)
+        if stdin >= 0:
+            posix.set_blocking(stdin, False)
+
+    @property
+    def is_supervised(self) -> bool:
+        return self.status_fd >= 0
+
+    @property
+    def has_ended(self) -> bool:
+        return not self.is_supervised or bool(self.record and not self.kill_rounds)
+
+    @property
+    def failure(self) -> int:
+        """errno of a command that could not be started, else 0."""
+        return int.from_bytes(self.record[1:5], "big") if self.record[:1] == NOT_STARTED else 0
+
+    @property
+    def end(self) -> bytes:
+        """Wait status, CPU time and peak memory, as the supervisor reported them."""
+        return self.record[1:] or _signal.SIGKILL.to_bytes(4, "big") + bytes(16)
+
+    def read_output(self, fd: int) -> None:
+        try:
+            data = posix.read(fd, CHUNK_BYTES)
+        except BlockingIOError:
+            return
+        if data:
+            self.captures[fd].add(data)
+            return
+        del self.captures[fd]
+        self.loop.close(fd)
+        self.on_change(self)
+
+    def read_status(self, fd: int) -> None:
+        record = posix.read(fd, 64)
+        if record:
+            self.record = record
+        else:
+            self.loop.close(fd)
+            self.status_fd = -1
+            posix.waitpid(self.supervisor, 0)
+        if self.has_ended:
+            self.deadline = time.monotonic() + GRACE_S
+        self.on_change(self)
+
+    def feed(self, data: bytes) -> None:
+        if self.stdin_fd < 0:
+            return
+        self.stdin += data
+        self.stdin_ended = not data
+        self.loop.watch(self.stdin_fd, select.POLLOUT, self.write_stdin)
+
+    def write_stdin(self, fd: int) -> None:
+        try:
+            taken = posix.write(fd, self.stdin[:CHUNK_BYTES])
+        except BlockingIOError:
+            return
+        except BrokenPipeError:  # the command does not want the rest
+            taken, self.stdin_ended = len(self.stdin), True
+        del self.stdin[:taken]
+        self.stdin_taken += taken
+        if self.stdin_taken >= STDIN_ACK_BYTES or self.stdin_ended:
+            self.loop.send(ACK, self.id, self.stdin_taken.to_bytes(4, "big"))
+            self.stdin_taken = 0
+        if self.stdin:
+            return
+        if self.stdin_ended:
+            self.close_stdin()
+        else:
+            self.loop.unwatch(fd)
+
+    def close_stdin(self) -> None:
+        if self.stdin_fd >= 0:
+            self.loop.close(self.stdin_fd)
+            self.stdin_fd = -1

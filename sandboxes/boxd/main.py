@@ -1,0 +1,274 @@
+"""The box's main process: starts commands, answers them, kills them, moves files."""
+
+import _signal  # type: ignore[import-not-found]  # has no stub, and `signal` costs 8 ms
+import errno
+import posix
+import sys
+import time
+from collections.abc import Iterator
+
+from sandboxes.boxd.command import Command
+from sandboxes.boxd.files import Incoming, outgoing
+from sandboxes.boxd.frames import (
+    CHUNK,
+    CHUNK_BYTES,
+    END,
+    ERROR,
+    EXEC,
+    FILE,
+    GET,
+    HAS_STDIN,
+    KILL,
+    OOM,
+    PING,
+    PONG,
+    READY,
+    RESULT,
+    STDIN,
+    TIMED_OUT,
+    VERSION,
+)
+from sandboxes.boxd.loop import Loop
+from sandboxes.boxd.supervisor import (
+    KILL_SIGNAL,
+    PR_SET_CHILD_SUBREAPER,
+    PR_SET_DUMPABLE,
+    kill_children,
+    prctl,
+    prepare_supervisors,
+    supervise,
+)
+
+TREE_KILL_S = 0.3
+BROADCAST_KILL_S = 0.5
+NEVER = float("inf")
+MAX_DRAINS = 32
+DRAIN_BYTES = 16 * 1024 * 1024
+COLLATERAL = (
+    b"\n[killed with all of this box: another of its commands could not be stopped alone]\n"
+)
+
+
+class Boxd:
+    def __init__(self, *, is_isolated: bool, oom_file: bytes) -> None:
+        self.is_isolated = is_isolated
+        self.oom_file = oom_file
+        self.num_oom_kills = self.count_oom_kills()
+        self.loop = Loop(self.on_frame)
+        self.commands: dict[int, Command] = {}
+        self.uploads: dict[int, Incoming] = {}
+        self.downloads: dict[int, Iterator[tuple[int, bytes]]] = {}
+        self.drains: dict[int, int] = {}
+        self.null = posix.open(b"/dev/null", posix.O_RDWR | posix.O_CLOEXEC)
+
+    def run(self) -> None:
+        self.loop.send(READY, 0, VERSION.to_bytes(4, "big"))
+        while True:
+            self.loop.flush()
+            self.loop.turn(self.wait_ms())
+            self.check_deadlines()
+            self.pump_downloads()
+
+    def wait_ms(self) -> int:
+        if self.downloads and self.loop.has_room():
+            return 0
+        soonest = min((command.deadline for command in self.commands.values()), default=NEVER)
+        return -1 if soonest == NEVER else max(0, int((soonest - time.monotonic()) * 1000) + 1)
+
+    def on_frame(self, kind: int, frame_id: int, payload: bytes) -> None:
+        if kind == EXEC:
+            self.start(frame_id, payload)
+        elif kind == STDIN:
+            if frame_id in self.commands:
+                self.commands[frame_id].feed(payload)
+        elif kind == KILL:
+            if frame_id in self.commands:
+                self.kill(self.commands[frame_id])
+            self.downloads.pop(frame_id, None)
+        elif kind in (FILE, CHUNK, END):
+            self.receive(kind, frame_id, payload)
+        elif kind == GET:
+            is_tree, limit = payload[:1] == b"t", int.from_bytes(payload[1:9], "big")
+            self.downloads[frame_id] = outgoing(payload[9:], limit, is_tree)
+        elif kind == PING:
+            self.loop.send(PONG, frame_id)
+
+    def fail(self, frame_id: int, e: OSError) -> None:
+        code = e.errno or errno.EIO
+        self.loop.send(ERROR, frame_id, code.to_bytes(4, "big") + str(e.strerror).encode())
+
+    # files
+
+    def receive(self, kind: int, frame_id: int, payload: bytes) -> None:
+        upload = self.uploads.setdefault(frame_id, Incoming())
+        upload.take(kind, payload)
+        if kind == END:
+            del self.uploads[frame_id]
+            if upload.failure is None:
+                self.loop.send(END, frame_id)
+            else:
+                self.fail(frame_id, upload.failure)
+
+    def pump_downloads(self) -> None:
+        for frame_id, frames in list(self.downloads.items()):
+            try:
+                while self.loop.has_room():
+                    kind, payload = next(frames)
+                    self.loop.send(kind, frame_id, payload)
+            except StopIteration:
+                del self.downloads[frame_id]
+            except OSError as e:
+                del self.downloads[frame_id]
+                self.fail(frame_id, e)
+
+    # commands
+
+    def start(self, command_id: int, payload: bytes) -> None:
+        timeout_s = int.from_bytes(payload[1:5], "big") / 1000
+        cap = int.from_bytes(payload[5:9], "big")
+        num_args = int.from_bytes(payload[9:11], "big")
+        cwd, *words = payload[11:].split(b"\0")
+        env = dict(posix.environ)
+        for word in words[num_args:]:
+            key, _, env[key] = word.partition(b"=")
+        command = Command(self.loop, command_id, cap, timeout_s or NEVER, self.on_change)
+        pipes: list[int] = []
+        try:
+            for _ in range(4 if payload[0] & HAS_STDIN else 3):
+                pipes += posix.pipe()
+            out, out_end, err, err_end, status, status_end, *stdin = pipes
+            supervisor = posix.fork()
+        except OSError as e:
+            for fd in pipes:
+                posix.close(fd)
+            self.fail(command_id, e)
+            return
+        if supervisor == 0:
+            stdin_end = stdin[0] if stdin else self.null
+            try:
+                supervise(words[:num_args], env, cwd, (stdin_end, out_end, err_end, status_end))
+            finally:
+                posix._exit(0)
+        for fd in (out_end, err_end, status_end, *stdin[:1]):
+            posix.close(fd)
+        self.commands[command_id] = command
+        command.attach(supervisor, out, err, status, stdin[1] if stdin else -1)
+
+    def on_change(self, command: Command) -> None:
+        if not command.is_supervised and not command.record and not command.kill_rounds:
+            self.kill_all(command)  # somebody killed the supervisor: its tree has no owner now
+        if command.has_ended and not command.captures and not command.is_answered:
+            self.answer(command)
+        if command.is_answered and not command.is_supervised:
+            self.commands.pop(command.id, None)
+
+    def answer(self, command: Command) -> None:
+        command.is_answered = True
+        command.deadline = NEVER
+        command.close_stdin()
+        for fd in command.captures:
+            self.drain(fd)
+        command.captures.clear()
+        if command.failure:
+            self.fail(command.id, OSError(command.failure, posix.strerror(command.failure)))
+            return
+        is_oom = any(command.end[:4]) and not command.timed_out and self.saw_oom_kill()
+        out, err = command.out.value(), command.err.value()
+        micros = int((time.monotonic() - command.started) * 1e6)
+        numbers = (micros, command.out.total, command.err.total, len(out))
+        payload = bytes((TIMED_OUT * command.timed_out | OOM * is_oom,)) + command.end
+        payload += b"".join(n.to_bytes(8, "big") for n in numbers) + out + err
+        self.loop.send(RESULT, command.id, payload)
+
+    def drain(self, fd: int) -> None:
+        """A child left in the background still holds this pipe: read on, keep nothing."""
+        if len(self.drains) >= MAX_DRAINS:
+            oldest = next(iter(self.drains))
+            del self.drains[oldest]
+            self.loop.close(oldest)
+        self.drains[fd] = DRAIN_BYTES
+        self.loop.handlers[fd] = self.read_drain
+
+    def read_drain(self, fd: int) -> None:
+        try:
+            size = len(posix.read(fd, CHUNK_BYTES))
+        except BlockingIOError:
+            return
+        self.drains[fd] -= size
+        if not size or self.drains[fd] < 0:
+            del self.drains[fd]
+            self.loop.close(fd)
+
+    # deadlines and kills
+
+    def check_deadlines(self) -> None:
+        now = time.monotonic()
+        for command in [c for c in self.commands.values() if c.deadline <= now]:
+            if command.has_ended:
+                self.answer(command)
+                self.on_change(command)
+            else:
+                command.timed_out = True
+                self.kill(command)
+
+    def kill(self, command: Command) -> None:
+        """The next rung of the ladder: the command's tree, then everything in the box."""
+        if not command.is_supervised:
+            return
+        command.kill_rounds += 1
+        if command.kill_rounds == 1:
+            posix.kill(command.supervisor, KILL_SIGNAL)
+            command.deadline = time.monotonic() + TREE_KILL_S
+        else:
+            self.kill_all(command)
+            command.deadline = time.monotonic() + BROADCAST_KILL_S
+
+    def kill_all(self, cause: Command) -> None:
+        """All processes but init and us, in one call: a fork bomb outruns any list."""
+        if not self.is_isolated:
+            if cause.is_supervised:
+                posix.kill(cause.supervisor, _signal.SIGKILL)
+            return
+        for command in self.commands.values():
+            if command is not cause and command.is_supervised and not command.is_answered:
+                command.kill_rounds = command.kill_rounds or 1
+                command.err.add(COLLATERAL)
+        posix.kill(-1, _signal.SIGKILL)
+
+    def count_oom_kills(self) -> int:
+        if not self.oom_file:
+            return 0
+        fd = posix.open(self.oom_file, posix.O_RDONLY | posix.O_CLOEXEC)
+        words = posix.read(fd, 4096).split()
+        posix.close(fd)
+        return int(words[words.index(b"oom_kill") + 1])
+
+    def saw_oom_kill(self) -> bool:
+        before, self.num_oom_kills = self.num_oom_kills, self.count_oom_kills()
+        return self.num_oom_kills > before
+
+
+def main(args: "list[str]") -> None:
+    """Arguments: `isolated=1` (a pid namespace of our own), `oom=FILE`, `RLIMIT_X=N`."""
+    options = dict(arg.split("=", 1) for arg in args)
+    limits = {name: int(value) for name, value in options.items() if name.startswith("RLIMIT_")}
+    if limits:
+        import resource
+
+        for name, value in limits.items():
+            resource.setrlimit(getattr(resource, name), (value, value))
+    posix.umask(0o022)
+    prctl(PR_SET_DUMPABLE, 0)  # commands share our user: keep them out of our memory and stream
+    prepare_supervisors()
+    is_isolated = "isolated" in options
+    if not is_isolated:  # nobody else would reap what commands leave behind
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        Boxd(is_isolated=is_isolated, oom_file=options.get("oom", "").encode()).run()
+    finally:
+        if not is_isolated:
+            kill_children(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

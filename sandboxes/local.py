@@ -1,0 +1,131 @@
+"""What backends that run boxes as processes of this machine have in common.
+
+A box is a process at the other end of a socket pair. Starting and ending one blocks, so both
+happen in threads of our own. The threads must outlive the boxes: the kernel takes the thread that
+started a process for its parent, and a box dies with its parent. Starting and ending exclude
+each other, so a creation that is cancelled in the middle leaks neither process nor folder.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import os
+import secrets
+import socket
+import subprocess
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from sandboxes.box import StreamSandbox
+from sandboxes.bundle import boot_bytes
+from sandboxes.client import BoxClient
+from sandboxes.ownership import this_process
+from sandboxes.sandbox import Capabilities, SandboxError, SandboxLost
+from sandboxes.spec import SandboxSpec
+
+START_TIMEOUT_S = 30.0
+END_TIMEOUT_S = 5.0
+_NUM_THREADS = 8
+
+
+class LocalBox(abc.ABC):
+    """One box's process and all that belongs to it on this machine."""
+
+    def __init__(self, backend: LocalBackend, spec: SandboxSpec) -> None:
+        self.backend = backend
+        self.spec = spec
+        self.box_id = f"{this_process().local_name}-{secrets.token_hex(4)}"
+        self.our_end, self._box_end = socket.socketpair()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+        self._is_deleted = False
+
+    @abc.abstractmethod
+    def popen(self, stream: socket.socket) -> subprocess.Popen[bytes]:
+        """Start the process on `stream`, with its stderr piped to us."""
+
+    @abc.abstractmethod
+    def end(self, process: subprocess.Popen[bytes]) -> None:
+        """End the process and all that it started. The stream is closed already."""
+
+    @abc.abstractmethod
+    def clean_up(self) -> None:
+        """Remove what the box had on this machine; its processes are gone or never were."""
+
+    def cause_of_death(self) -> str:
+        """The last words of the box's processes."""
+        if self._process is None or self._process.stderr is None or self._process.stderr.closed:
+            return ""
+        os.set_blocking(self._process.stderr.fileno(), False)
+        words = self._process.stderr.read(4096) or b""
+        return words.decode("utf-8", "replace").strip()
+
+    def start(self) -> None:
+        with self._lock:
+            if not self._is_deleted:
+                self._process = self.popen(self._box_end)
+                self._box_end.close()
+
+    async def delete(self) -> None:
+        try:
+            await self.backend.in_thread(self._delete)
+        finally:
+            self.backend.boxes.pop(self.box_id, None)
+
+    def _delete(self) -> None:
+        with self._lock:
+            self._is_deleted = True
+            self._box_end.close()
+            if self._process is not None:
+                self.end(self._process)
+                assert self._process.stderr is not None
+                self._process.stderr.close()
+            self.clean_up()
+
+
+class LocalBackend(abc.ABC):
+    name: str
+
+    def __init__(self) -> None:
+        self.boxes: dict[str, StreamSandbox] = {}
+        self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="agentrl-box")
+
+    @abc.abstractmethod
+    def capabilities(self) -> Capabilities: ...
+
+    @abc.abstractmethod
+    def new_box(self, spec: SandboxSpec) -> LocalBox: ...
+
+    async def in_thread(self, call: Callable[[], None]) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+    async def create(self, spec: SandboxSpec) -> StreamSandbox:
+        spec.refuse_allow_list(self.name)
+        local = self.new_box(spec)
+        client = BoxClient()
+        box = StreamSandbox(spec=spec, sandbox_id=local.box_id, client=client, host=local)
+        self.boxes[local.box_id] = box
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                await client.connect(local.our_end)
+                await self.in_thread(local.start)
+                client.write(boot_bytes(same_python=True))
+                await client.ready()
+            if spec.files:
+                await box.upload(spec.files)
+        except (TimeoutError, SandboxLost) as e:
+            cause = local.cause_of_death() or str(e) or f"no answer within {START_TIMEOUT_S:.0f} s"
+            await box.close()
+            raise SandboxError(f"could not start a {self.name} box: {cause}") from e
+        except BaseException:
+            await box.close()
+            raise
+        return box
+
+    async def close(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for box in list(self.boxes.values()):
+                group.create_task(box.close())
+        await asyncio.to_thread(self._threads.shutdown)
