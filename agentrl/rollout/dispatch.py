@@ -8,6 +8,7 @@ what has happened, and nothing waits for them.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -72,6 +73,9 @@ class Dispatcher(Protocol):
 
 
 class SandboxSource(Protocol):
-    async def acquire(self, spec: SandboxSpec) -> Sandbox:
-        """A fresh box with its files in place; closing it is the caller's. Raises SandboxError."""
+    def lease(self, spec: SandboxSpec) -> AbstractAsyncContextManager[Sandbox]:
+        """A fresh box with its files in place, for as long as the block lasts.
+
+        Entering raises SandboxError when there is none in time; leaving raises nothing.
+        """
         ...

@@ -32,7 +32,6 @@ from agentrl.rollout.scoring import score
 from agentrl.rollout.tools import ToolRunner
 from agentrl.rollout.usercode import INFRASTRUCTURE, UserCodeError, blaming, call
 from agentrl.types import Outcome, RewardPart, StopReason, Trajectory, Turn
-from sandboxes.sandbox import SandboxError
 
 log = structlog.get_logger(__name__)
 
@@ -203,19 +202,9 @@ class RolloutRunner:
             yield
             return
         assert self._sandboxes is not None, "this environment needs boxes"
-        try:
-            async with asyncio.timeout(self._limits.trajectory_timeout_s):
-                env.box = box = await self._sandboxes.acquire(spec)
-        except TimeoutError as error:
-            raise SandboxError(f"no box within {self._limits.trajectory_timeout_s:g} s") from error
-        try:
+        async with self._sandboxes.lease(spec) as box:
+            env.box = box
             yield
-        finally:
-            try:
-                await box.close()
-            except SandboxError as error:
-                # its score stands; the backend sweeps up boxes that do not close
-                log.warning("a box did not close", box=box.sandbox_id, error=str(error))
 
     async def _close(self, env: Env) -> None:
         """An environment that cannot close is reported; what it played stands."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -73,9 +74,11 @@ class MemorySource:
     lost: bool = False
     boxes: list[MemoryBox] = field(default_factory=list)
 
-    async def acquire(self, spec: SandboxSpec) -> MemoryBox:
-        self.boxes.append(MemoryBox(spec, lost=self.lost))
-        return self.boxes[-1]
+    @asynccontextmanager
+    async def lease(self, spec: SandboxSpec) -> AsyncIterator[MemoryBox]:
+        self.boxes.append(box := MemoryBox(spec, lost=self.lost))
+        async with box:
+            yield box
 
 
 @dataclass
