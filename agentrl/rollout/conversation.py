@@ -86,12 +86,8 @@ class Conversation:
 
     async def _open(self) -> bool:
         """Whether the opening leaves room for a turn."""
-        env = self._env
-        said: str | list[Message] = await call(env.start)
-        with blaming(f"{type(env).__name__}.start"):
-            system = [] if env.system is None else [Message("system", env.system)]
-            env.opening = (*system, *_opening(said))
-            ids = self._chat.render_start(env.opening)
+        await open_env(self._env)
+        ids = self._chat.render_start(self._env.opening)
         self._dispatcher.submitted(self._attempt, len(ids))
         if not self._limits.has_room(context=0, new=len(ids)):
             return False
@@ -114,11 +110,10 @@ class Conversation:
             self._env.turns[-1] = replace(played, results=results)
             ids, append = self._chat.render_results(results), self.tokens.tool
         else:
-            reply = await call(self._env.reply, played)
+            reply = await reply_of(self._env, played)
             if reply is None:
                 return StopReason.DONE
-            with blaming(f"{type(self._env).__name__}.reply"):
-                ids, append = self._chat.render_reply(reply), self.tokens.reply
+            ids, append = self._chat.render_reply(reply), self.tokens.reply
             self._env.turns[-1] = replace(played, reply=reply)
         stop = self._end_before(turn + 1)
         if stop is not None:
@@ -140,9 +135,21 @@ class Conversation:
             self.tool_seconds += self._clock() - begun
 
 
-def _opening(said: str | list[Message]) -> list[Message]:
-    if isinstance(said, str):
-        return [Message("user", said)]
-    if not all(isinstance(message, Message) for message in said):
-        raise TypeError(f"start() returned {said!r}; wanted a text or a list of Message")
-    return list(said)
+async def open_env(env: Env) -> None:
+    """Let an environment start, and note what opens its conversation."""
+    said: str | list[Message] = await call(env.start)
+    with blaming(f"{type(env).__name__}.start"):
+        opening = [Message("user", said)] if isinstance(said, str) else list(said)
+        if not all(isinstance(message, Message) for message in opening):
+            raise TypeError(f"start() returned {said!r}; wanted a text or a list of Message")
+        if env.system is not None:
+            opening.insert(0, Message("system", env.system))
+        env.opening = tuple(opening)
+
+
+async def reply_of(env: Env, turn: Turn) -> str | None:
+    reply: str | None = await call(env.reply, turn)
+    with blaming(f"{type(env).__name__}.reply"):
+        if not isinstance(reply, str | None):
+            raise TypeError(f"reply() returned {reply!r}; wanted a text or None")
+    return reply
