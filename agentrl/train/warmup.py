@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -32,19 +33,27 @@ Average = Callable[[Sequence[nn.Parameter], int], None]
 """Replaces the gradients of parameters by their mean over replicas, weighted by a token count."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Demonstration:
-    """One played-out attempt. The mask is true on the tokens that a policy would have sampled."""
+class Demonstration(Protocol):
+    """One played-out attempt, or a row of them."""
+
+    @property
+    def ids(self) -> NDArray[np.int32]: ...
+
+    @property
+    def loss_mask(self) -> NDArray[np.bool_]:
+        """True on the tokens that a policy would have sampled; as long as `ids`."""
+        ...
+
+
+class PackedRow(NamedTuple):
+    """Demonstrations back to back."""
 
     ids: NDArray[np.int32]
     loss_mask: NDArray[np.bool_]
 
-    def __post_init__(self) -> None:
-        assert len(self.ids) == len(self.loss_mask)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PackedRows:
+class PackedBatch:
     """The batch of one step."""
 
     ids_RT: Tensor
@@ -99,7 +108,7 @@ class Warmup:
                 average(parameters, batch.num_loss_tokens)
             yield self.apply(step, loss)
 
-    def gradients(self, batch: PackedRows) -> float:
+    def gradients(self, batch: PackedBatch) -> float:
         """Leaves the gradient of the batch's mean loss in the parameters; returns that loss."""
         loss = _loss(self._model, batch)
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -115,7 +124,7 @@ class Warmup:
         return WarmupStep(step=step, loss=loss, learning_rate=rate, grad_norm=grad_norm)
 
 
-def pack_rows(demonstrations: Iterator[Demonstration], row_tokens: int) -> Iterator[Demonstration]:
+def pack_rows(demonstrations: Iterator[Demonstration], row_tokens: int) -> Iterator[PackedRow]:
     """Rows of exactly `row_tokens`, full of demonstrations in order.
 
     A demonstration that crosses the end of its row is cut there, and its rest is left out: the
@@ -127,26 +136,31 @@ def pack_rows(demonstrations: Iterator[Demonstration], row_tokens: int) -> Itera
         parts.append(demonstration)
         room -= len(demonstration.ids)
         if room <= 0:
-            yield Demonstration(
+            yield PackedRow(
                 ids=np.concatenate([part.ids for part in parts])[:row_tokens],
                 loss_mask=np.concatenate([part.loss_mask for part in parts])[:row_tokens],
             )
             parts, room = [], row_tokens
 
 
-def stack(rows: Sequence[Demonstration]) -> PackedRows:
+def stack(rows: Sequence[PackedRow]) -> PackedBatch:
     if not rows:
         raise ValueError(
             "warmup: the environment gives no more demonstrations; Env.demo() must yield turns for "
             "the tasks of the train split, and the split must not end"
         )
-    return PackedRows(
+    if not any(row.loss_mask[1:].any() for row in rows):
+        raise ValueError(
+            f"warmup.row_tokens: got {len(rows[0].ids)}, wanted more: a whole batch of rows ended "
+            "before the first token that a policy would have sampled"
+        )
+    return PackedBatch(
         ids_RT=torch.from_numpy(np.stack([row.ids for row in rows])).long(),
         has_loss_RT=torch.from_numpy(np.stack([row.loss_mask for row in rows])),
     )
 
 
-def _loss(model: PreTrainedModel, batch: PackedRows) -> Tensor:
+def _loss(model: PreTrainedModel, batch: PackedBatch) -> Tensor:
     ids_RT = batch.ids_RT.to(model.device)
     is_target_RT = batch.has_loss_RT[:, 1:].to(model.device)
     hidden_RTH = model.base_model(input_ids=ids_RT[:, :-1], use_cache=False).last_hidden_state

@@ -13,18 +13,18 @@ from transformers import Qwen3ForCausalLM
 
 from agentrl.config.sections import WarmupSection
 from agentrl.train.optimizer import NonFiniteError
-from agentrl.train.warmup import Demonstration, Warmup, pack_rows, stack
+from agentrl.train.warmup import PackedRow, Warmup, pack_rows, stack
 
 MakeModel = Callable[[], Qwen3ForCausalLM]
 
 
-def demonstration(*ids: int, policy: Sequence[int] = ()) -> Demonstration:
+def demonstration(*ids: int, policy: Sequence[int] = ()) -> PackedRow:
     mask = np.zeros(len(ids), dtype=np.bool_)
     mask[list(policy)] = True
-    return Demonstration(ids=np.array(ids, dtype=np.int32), loss_mask=mask)
+    return PackedRow(ids=np.array(ids, dtype=np.int32), loss_mask=mask)
 
 
-def endless(seed: int = 0) -> Iterator[Demonstration]:
+def endless(seed: int = 0) -> Iterator[PackedRow]:
     """The policy repeats the token it was shown."""
     rng = np.random.default_rng(seed)
     while True:
@@ -125,6 +125,11 @@ def test_running_out_of_demonstrations_is_said(make_model: MakeModel) -> None:
     few = itertools.islice(endless(), 30)
     with pytest.raises(ValueError, match="warmup: the environment gives no more demonstrations"):
         list(Warmup(make_model(), section()).run(few))
+
+
+def test_rows_too_short_for_any_answer_are_said(make_model: MakeModel) -> None:
+    with pytest.raises(ValueError, match=r"warmup\.row_tokens: got 3, wanted more"):
+        list(Warmup(make_model(), section(row_tokens=3)).run(endless()))
 
 
 def test_a_gradient_that_is_not_finite_names_the_step(make_model: MakeModel) -> None:
