@@ -59,12 +59,13 @@ class Conversation:
             if stop is not None:
                 return stop
             cut = await self._sampler.sample(self.tokens, turn)
-            self._dispatcher.turn_finished(
-                self._attempt.trajectory_id,
-                turn,
-                num_tokens=len(self.tokens.turn_ids),
-                context_tokens=len(self.tokens),
-            )
+            if self.tokens.num_turns > turn:
+                self._dispatcher.turn_finished(
+                    self._attempt.trajectory_id,
+                    turn,
+                    num_tokens=len(self.tokens.turn_ids),
+                    context_tokens=len(self.tokens),
+                )
             if cut is not None:
                 self.interrupt("the turn was cut at its limit, so none of its calls ran")
                 return cut

@@ -135,6 +135,8 @@ async def test_limits_at_their_edges(
     )
     assert trajectory.reward == 1.0
     assert trajectory.outcome is (Outcome.TRUNCATED if stop.is_truncated else Outcome.FINISHED)
+    heard = [kind for kind, *_ in bench.dispatcher.heard]
+    assert heard.count("turn_finished") == turns
     assert trajectory.num_tokens <= limits.get("context_tokens", 10_000)
 
 
