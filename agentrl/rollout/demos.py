@@ -10,9 +10,8 @@ Invariant: a row is what a rollout of the same turns would have recorded, token 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import count as counting
-from itertools import islice
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count
 from typing import NamedTuple
 
 import numpy as np
@@ -38,24 +37,41 @@ class DemoRow(NamedTuple):
     """True on what the model should have sampled."""
 
 
+class DemoTask(NamedTuple):
+    task: Task
+    sibling: int
+    """The round it is shown in, which gives a demonstrator with an `rng` another draw."""
+
+
+def demo_tasks(env_class: type[Env], split: str = "train") -> Iterator[DemoTask]:
+    """Endless: all tasks of a split in their order, again and again.
+
+    Raises ValueError when there is nothing to show.
+    """
+    if not env_class.definition().has_demo:
+        raise ValueError(f"{env_class.__name__} has no demo(), so there is nothing to warm up on")
+    for sibling in count():
+        task = None
+        for task in env_class.tasks(split):
+            yield DemoTask(task, sibling)
+        if task is None:
+            raise ValueError(f"{env_class.__name__} has no tasks in split {split!r}")
+
+
 async def demo_rows(
     env_class: type[Env],
     chat: ChatFormat,
     limits: RolloutLimits,
+    tasks: Sequence[DemoTask],
     *,
-    count: int,
-    split: str = "train",
     sandboxes: SandboxSource | None = None,
     roles: Mapping[str, RoleClient] | None = None,
     run_seed: int = 0,
 ) -> list[DemoRow]:
-    """Rows of `count` demonstrations, over the tasks in their order, again from the first if need be.
+    """A row for each of `tasks`, in their order.
 
-    Raises ValueError when there are none, or one does not fit the limits or fails.
+    Raises ValueError when a demonstration does not fit the limits or fails.
     """
-    if not env_class.definition().has_demo:
-        raise ValueError(f"{env_class.__name__} has no demo(), so there is nothing to warm up on")
-    tasks = list(islice(_repeatedly(env_class, split), count))
     written = []
     for task, sibling in tasks:
         env = env_class(task, run_seed=run_seed, sibling=sibling, roles=roles)
@@ -68,17 +84,15 @@ async def demo_rows(
     rollouts = ScriptedRollouts(
         env_class, chat, limits, sandboxes=sandboxes, roles=roles, run_seed=run_seed
     )
-    return await _play_all(rollouts, tasks, split)
+    return await _play_all(rollouts, tasks)
 
 
-async def _play_all(
-    rollouts: ScriptedRollouts, tasks: list[tuple[Task, int]], split: str
-) -> list[DemoRow]:
+async def _play_all(rollouts: ScriptedRollouts, tasks: Sequence[DemoTask]) -> list[DemoRow]:
     rows: list[DemoRow] = []
     for start in range(0, len(tasks), MAX_PLAYING):
         async with asyncio.TaskGroup() as group:
             playing = [
-                group.create_task(rollouts.play(task, _demo, sibling=sibling, split=split))
+                group.create_task(rollouts.play(task, _demo, sibling=sibling))
                 for task, sibling in tasks[start : start + MAX_PLAYING]
             ]
         rows += [_played(play.result()) for play in playing]
@@ -87,16 +101,6 @@ async def _play_all(
 
 def _demo(env: Env) -> Iterable[Turn]:
     return env.demo()
-
-
-def _repeatedly(env_class: type[Env], split: str) -> Iterator[tuple[Task, int]]:
-    """Tasks with the number of the round, which gives demonstrators another `rng` each time."""
-    for sibling in counting():
-        task = None
-        for task in env_class.tasks(split):
-            yield task, sibling
-        if task is None:
-            raise ValueError(f"{env_class.__name__} has no tasks in split {split!r}")
 
 
 async def _written(env: Env, chat: ChatFormat, limits: RolloutLimits) -> DemoRow | None:

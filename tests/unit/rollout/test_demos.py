@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from rollout_doubles import TOKENIZER, Bench, MemorySource, attempt_at
 from agentrl import Env, SandboxSpec, Task, ToolCall, ToolResult, Turn, reward, tool
 from agentrl.rollout.budget import RolloutLimits
 from agentrl.rollout.check import check_env
-from agentrl.rollout.demos import DemoRow, demo_rows
+from agentrl.rollout.demos import DemoRow, demo_rows, demo_tasks
 from agentrl.types import Origin
 
 
@@ -55,9 +56,8 @@ class Shelf(Env):
 
 
 async def rows_of(env_class: type[Env], count: int = 3, **options: Any) -> list[DemoRow]:
-    return await demo_rows(
-        env_class, Bench(env_class).chat, RolloutLimits(), count=count, **options
-    )
+    tasks = list(islice(demo_tasks(env_class), count))
+    return await demo_rows(env_class, Bench(env_class).chat, RolloutLimits(), tasks, **options)
 
 
 def text_of(row: DemoRow) -> str:
@@ -121,7 +121,7 @@ async def test_a_demonstration_that_does_not_fit_is_refused(
             env_class,
             Bench(env_class).chat,
             RolloutLimits(**limits),
-            count=1,
+            list(islice(demo_tasks(env_class), 1)),
             sandboxes=MemorySource(),
         )
 
