@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class Conflict:
     """Settings that exclude each other."""
 
-    path: tuple[str, ...]
-    """The key to change first."""
+    paths: tuple[tuple[str, ...], ...]
+    """The keys to change; the first is the likeliest."""
     message: str
 
 
@@ -34,8 +34,7 @@ class Conflicts(ValueError):
 
 def conflicts(config: RunConfig) -> tuple[Conflict, ...]:
     """What cannot hold at once, whatever the machine."""
-    found = (*_budgets(config), *_groups(config), *_sampling(config), *_waits(config))
-    return tuple(Conflict(path=tuple(path.split(".")), message=message) for path, message in found)
+    return (*_budgets(config), *_groups(config), *_sampling(config), *_waits(config))
 
 
 def machine_conflicts(config: RunConfig, *, num_cores: int) -> tuple[Conflict, ...]:
@@ -44,98 +43,101 @@ def machine_conflicts(config: RunConfig, *, num_cores: int) -> tuple[Conflict, .
     workers = runtime.rollout_workers + runtime.training_workers
     if runtime.ray_address is not None or not runtime.pin_cores or workers <= num_cores:
         return ()
-    message = (
-        f"runtime.rollout_workers {runtime.rollout_workers} + runtime.training_workers "
-        f"{runtime.training_workers} want a core each, and this machine has {num_cores}; lower "
-        "them, or let workers share cores with runtime.pin_cores: false"
+    return (
+        _conflict(
+            ["runtime.rollout_workers", "runtime.pin_cores"],
+            f"runtime.rollout_workers {runtime.rollout_workers} + runtime.training_workers "
+            f"{runtime.training_workers} want a core each, and this machine has {num_cores}; "
+            "lower them, or let workers share cores with runtime.pin_cores: false",
+        ),
     )
-    return (Conflict(path=("runtime", "rollout_workers"), message=message),)
 
 
-Found = Iterator[tuple[str, str]]
+def _conflict(keys: list[str], message: str) -> Conflict:
+    return Conflict(paths=tuple(tuple(key.split(".")) for key in keys), message=message)
 
 
-def _budgets(config: RunConfig) -> Found:
+def _budgets(config: RunConfig) -> Iterator[Conflict]:
     rollout, warmup = config.rollout, config.warmup
     if rollout.max_turn_tokens > rollout.max_trajectory_tokens:
-        yield (
-            "rollout.max_turn_tokens",
+        yield _conflict(
+            ["rollout.max_turn_tokens", "rollout.max_trajectory_tokens"],
             f"rollout.max_turn_tokens {rollout.max_turn_tokens} is more than "
             f"rollout.max_trajectory_tokens {rollout.max_trajectory_tokens}, which all turns "
             "share; lower the first or raise the second",
         )
     if rollout.max_trajectory_tokens > rollout.context_tokens:
-        yield (
-            "rollout.max_trajectory_tokens",
+        yield _conflict(
+            ["rollout.max_trajectory_tokens", "rollout.context_tokens"],
             f"rollout.max_trajectory_tokens {rollout.max_trajectory_tokens} cannot fit into "
             f"rollout.context_tokens {rollout.context_tokens}, which also holds the prompt and "
             "tool text; lower the first or raise the second",
         )
     if rollout.max_turn_tokens >= rollout.context_tokens:
-        yield (
-            "rollout.context_tokens",
+        yield _conflict(
+            ["rollout.context_tokens", "rollout.max_turn_tokens"],
             f"rollout.context_tokens {rollout.context_tokens} leaves no room for a prompt beside "
             f"one turn of rollout.max_turn_tokens {rollout.max_turn_tokens}; raise the first or "
             "lower the second",
         )
     if warmup.steps and warmup.row_tokens > warmup.batch_tokens:
-        yield (
-            "warmup.row_tokens",
+        yield _conflict(
+            ["warmup.row_tokens", "warmup.batch_tokens"],
             f"warmup.row_tokens {warmup.row_tokens} is more than warmup.batch_tokens "
             f"{warmup.batch_tokens}, so a step would hold no row; lower the first",
         )
 
 
-def _groups(config: RunConfig) -> Found:
+def _groups(config: RunConfig) -> Iterator[Conflict]:
     rollout, advantage = config.rollout, config.train.advantage.type
     if rollout.group_size < 2:
-        yield (
-            "rollout.group_size",
+        yield _conflict(
+            ["rollout.group_size"],
             f"rollout.group_size {rollout.group_size} gives train.advantage {advantage} nothing "
             "to compare with; wanted at least 2",
         )
     elif rollout.min_group < 2:
-        yield (
-            "rollout.min_group",
+        yield _conflict(
+            ["rollout.min_group"],
             f"rollout.min_group {rollout.min_group} lets train.advantage {advantage} compare one "
             "attempt with itself; wanted at least 2",
         )
-    if rollout.min_group > rollout.group_size >= 2:
-        yield (
-            "rollout.min_group",
+    elif rollout.min_group > rollout.group_size:
+        yield _conflict(
+            ["rollout.min_group", "rollout.group_size"],
             f"rollout.min_group {rollout.min_group} is more than rollout.group_size "
             f"{rollout.group_size}, so no group would ever train; lower the first",
         )
     actions = {config.outcomes.finished, config.outcomes.truncated}
     if not actions & {"train", "zero"}:
-        yield (
-            "outcomes.finished",
+        yield _conflict(
+            ["outcomes.finished", "outcomes.truncated"],
             f"outcomes.finished {config.outcomes.finished} and outcomes.truncated "
             f"{config.outcomes.truncated} leave nothing to train on; wanted `train` for one",
         )
 
 
-def _sampling(config: RunConfig) -> Found:
+def _sampling(config: RunConfig) -> Iterator[Conflict]:
     rollout = config.rollout
     if rollout.temperature == 0:
-        yield (
-            "rollout.temperature",
+        yield _conflict(
+            ["rollout.temperature"],
             "rollout.temperature 0 makes all attempts at a task equal, and greedy choices have no "
             "log-probs to learn from; wanted more than 0, such as 1.0",
         )
     if rollout.top_p < 1 or rollout.top_k > 0:
-        yield (
-            "rollout.top_p" if rollout.top_p < 1 else "rollout.top_k",
+        yield _conflict(
+            ["rollout.top_p", "rollout.top_k"],
             f"rollout.top_p {rollout.top_p} and rollout.top_k {rollout.top_k} cut the "
             "distribution, and the trainer cannot know which tokens were kept; wanted 1.0 and 0",
         )
 
 
-def _waits(config: RunConfig) -> Found:
+def _waits(config: RunConfig) -> Iterator[Conflict]:
     stall_s, attempt_s = config.runtime.stall_timeout_s, config.rollout.trajectory_timeout_s
     if stall_s <= attempt_s:
-        yield (
-            "runtime.stall_timeout_s",
+        yield _conflict(
+            ["runtime.stall_timeout_s", "rollout.trajectory_timeout_s"],
             f"runtime.stall_timeout_s {stall_s:g} would end a run while an attempt may still take "
             f"rollout.trajectory_timeout_s {attempt_s:g}; raise the first above the second",
         )

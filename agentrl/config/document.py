@@ -9,6 +9,7 @@ wins".
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import yaml
@@ -36,19 +37,33 @@ class Problem:
 
 
 @dataclass(slots=True)
-class Document:
-    """The value of a file, and where each part of it stands."""
+class Places:
+    """Where each value was given: in a line of the file, or by a `--set`."""
 
     source: str
-    value: Json = None
-    lines: dict[Path, int] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
+    by_path: dict[Path, str] = field(default_factory=dict)
 
-    def where(self, path: Path) -> str:
-        """The line of `path`, or of the nearest thing around it that is there."""
-        while path and path not in self.lines:
-            path = path[:-1]
-        return f"{self.source}:{self.lines.get(path, 1)}"
+    def of(self, path: Path) -> str:
+        """The place of `path`, or of the nearest thing around it or in it that was given."""
+        for length in range(len(path), 0, -1):
+            if path[:length] in self.by_path:
+                return self.by_path[path[:length]]
+        inside = (place for given, place in self.by_path.items() if given[: len(path)] == path)
+        return next(inside, f"{self.source}:1")
+
+    def of_first(self, paths: Sequence[Path]) -> str:
+        """The place of the first of them that was given."""
+        given = (path for path in paths if path in self.by_path)
+        return self.of(next(given, paths[0]))
+
+
+@dataclass(slots=True)
+class Document:
+    """The value of a file, the place of each part of it, and what is wrong with it."""
+
+    places: Places
+    value: Json = None
+    problems: list[Problem] = field(default_factory=list)
 
 
 class _Loader(yaml.SafeLoader):
@@ -63,7 +78,7 @@ _Loader.add_implicit_resolver(_PLAIN, re.compile(r""), None)
 
 def parse(text: str, source: str) -> Document:
     """Read one YAML document; what is wrong with it is in `problems`."""
-    document = Document(source)
+    document = Document(Places(source))
     try:
         node = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
@@ -85,7 +100,7 @@ class _Reading:
         self._document = document
 
     def value(self, node: yaml.Node, path: Path, around: tuple[yaml.Node, ...]) -> Json:
-        self._document.lines.setdefault(path, node.start_mark.line + 1)
+        self._document.places.by_path.setdefault(path, self._place(node))
         if node in around:
             return self._problem(node, "an alias that contains itself")
         inside = (*around, node)
@@ -106,7 +121,6 @@ class _Reading:
         result: dict[str, Json] = {}
         first_lines: dict[str, int] = {}
         for key_node, value_node in node.value:
-            line = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):
                 self._problem(key_node, "a key must be a word")
                 continue
@@ -117,14 +131,16 @@ class _Reading:
                     key_node, f"`{name}` stands here and in line {first_lines[key]}; keep one"
                 )
                 continue
-            first_lines[key] = line
-            self._document.lines[*path, key] = line
+            first_lines[key] = key_node.start_mark.line + 1
+            self._document.places.by_path[*path, key] = self._place(key_node)
             result[key] = self.value(value_node, (*path, key), around)
         return result
 
     def _problem(self, node: yaml.Node, message: str) -> None:
-        where = f"{self._document.source}:{node.start_mark.line + 1}"
-        self._document.problems.append(Problem(where=where, message=message))
+        self._document.problems.append(Problem(where=self._place(node), message=message))
+
+    def _place(self, node: yaml.Node) -> str:
+        return f"{self._document.places.source}:{node.start_mark.line + 1}"
 
 
 def plain_scalar(text: str) -> Json:

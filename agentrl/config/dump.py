@@ -22,7 +22,7 @@ _SECRET_KEY = re.compile(
 )
 _SECRET_VALUE = re.compile(
     r"""
-      (sk|pk|rk)[-_][A-Za-z0-9_-]{16,}            # keys of model services and payment services
+      (?<![A-Za-z0-9])(sk|pk|rk)[-_][A-Za-z0-9_-]{16,}            # keys of model services and payment services
     | hf_[A-Za-z0-9]{16,}                         # Hugging Face
     | gh[opsur]_[A-Za-z0-9]{16,} | github_pat_\w+ | glpat-[\w-]{16,}
     | AKIA[A-Z0-9]{12,}                           # AWS
@@ -39,7 +39,14 @@ class _Dumper(yaml.SafeDumper):
     """Quotes what a reader of YAML 1.1, or our own, would take for something else than text."""
 
 
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    # PyYAML writes these line breaks of Unicode as they are, and reads them as a space
+    style = '"' if re.search("[\x85\u2028\u2029\ufeff]", text) else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
 _Dumper.add_implicit_resolver("tag:yaml.org,2002:float", FLOAT_WORD, None)
+_Dumper.add_representer(str, _represent_text)
 
 
 def dump_config(config: RunConfig) -> str:

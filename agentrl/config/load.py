@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from agentrl.config import document
-from agentrl.config.document import Document, Problem
+from agentrl.config.document import Document, Places, Problem
 from agentrl.config.problems import explain
 from agentrl.config.run import RunConfig
 from agentrl.types import Json
@@ -46,31 +46,20 @@ def parse_config(text: str, *, source: str, overrides: Sequence[str] = ()) -> Ru
     if file.value is None and file.problems:
         raise ConfigError(file.problems)
     problems = list(file.problems)
-    set_by: dict[document.Path, str] = {}
     for override in overrides:
-        problems += _override(value, override, set_by)
-
-    def where(path: document.Path) -> str:
-        for length in range(len(path), 0, -1):
-            if path[:length] in set_by:
-                return set_by[path[:length]]
-        below = [place for key, place in set_by.items() if key[: len(path)] == path]
-        return below[0] if below and path not in file.lines else file.where(path)
-
+        problems += _override(value, override, file.places)
     config = None
     try:
         # JSON in strict mode: a list may be a tuple, but "8" is no integer and 1 is not true
         config = RunConfig.model_validate_json(json.dumps(value), strict=True)
     except ValidationError as error:
-        problems += explain(error, RunConfig, value, where)
+        problems += explain(error, RunConfig, value, file.places)
     if config is None or problems:
         raise ConfigError(sorted(problems, key=lambda problem: _line(problem.where)))
     return config
 
 
-def _override(
-    value: dict[str, Json], override: str, set_by: dict[document.Path, str]
-) -> list[Problem]:
+def _override(value: dict[str, Json], override: str, places: Places) -> list[Problem]:
     """Put `a.b=c` into `value` and note where it came from."""
     name, equals, text = override.partition("=")
     source = f"--set {override}"
@@ -89,7 +78,9 @@ def _override(
             return [Problem(where=source, message=f"`{whole}` is not a section; set it whole")]
         value = inner
     value[path[-1]] = given.value
-    set_by[path] = source
+    for known in [known for known in places.by_path if known[: len(path)] == path]:
+        del places.by_path[known]
+    places.by_path[path] = source
     return []
 
 

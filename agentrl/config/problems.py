@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from agentrl.config.checks import Conflicts
-from agentrl.config.document import Path, Problem
+from agentrl.config.document import Path, Places, Problem
 from agentrl.config.keys import all_paths, key_at, keys_of, section_at
 from agentrl.config.sections import Section
 from agentrl.types import Json
@@ -39,7 +39,7 @@ _WANTED = {
 
 
 def explain(
-    error: ValidationError, root: type[Section], data: Json, where: Callable[[Path], str]
+    error: ValidationError, root: type[Section], data: Json, places: Places
 ) -> list[Problem]:
     """One problem an error, with the place in the file or the `--set` it comes from."""
     problems = []
@@ -48,11 +48,13 @@ def explain(
         path = _path_in(data, details["loc"], keep_last=details["type"] == "missing")
         if isinstance(cause, Conflicts):
             problems += [
-                Problem(where=where((*path, *conflict.path)), message=conflict.message)
+                Problem(where=places.of_first(conflict.paths), message=conflict.message)
                 for conflict in cause.conflicts
             ]
         else:
-            problems.append(Problem(where=where(path), message=_message(details, root, data, path)))
+            problems.append(
+                Problem(where=places.of(path), message=_message(details, root, data, path))
+            )
     return problems
 
 
@@ -126,7 +128,12 @@ def _nearest_key(root: type[Section], data: Json, path: Path) -> str:
     near_here = _nearest(unknown, here)
     if near_here:
         return near_here
-    elsewhere = [known for known in all_paths(root) if known.rsplit(".", 1)[-1] == unknown]
+    itself = ".".join(map(str, path))
+    elsewhere = [
+        known
+        for known in all_paths(root)
+        if known.rsplit(".", 1)[-1] == unknown and known != itself
+    ]
     if elsewhere:
         return f"; did you mean {_any_of(dict.fromkeys(elsewhere))}?"
     return f"; known here: {', '.join(here)}"

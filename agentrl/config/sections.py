@@ -280,12 +280,12 @@ class RuntimeSection(Section):
     )
     rollout_workers: PositiveInt = Field(1, description="Processes that sample.")
     training_workers: Literal[1] = Field(1, description="Processes that train.")
+    runners: PositiveInt = Field(1, description="Processes that hold attempts and their boxes.")
     slots: PositiveInt = Field(128, description="Sequences decoded together by one worker.")
     pin_cores: bool = Field(True, description="Give every worker a core of its own on a CPU.")
-    weight_update: Literal["continue", "reprefill", "drain"] = Field(
+    weight_update: Literal["continue", "reprefill"] = Field(
         "continue",
-        description="New weights under running attempts: keep the cache, recompute it, or let "
-        "running turns end first.",
+        description="New weights under running attempts: keep the cache, or recompute it.",
     )
     start_timeout_s: PositiveFloat = Field(180.0, description="Until every process is ready.")
     stall_timeout_s: PositiveFloat = Field(

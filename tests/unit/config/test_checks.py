@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import pytest
+
+from agentrl.config.checks import machine_conflicts
+from agentrl.config.load import ConfigError, parse_config
+from agentrl.config.run import RunConfig
+
+
+def load(*overrides: str) -> RunConfig:
+    text = "env: {name: t}\nmodel: {from: scratch}\ntrain: {steps: 1, groups_per_step: 1}\n"
+    return parse_config(text, source="run.yaml", overrides=overrides)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (["rollout.max_turn_tokens=300", "rollout.max_trajectory_tokens=200"], ["300", "200"]),
+        (["rollout.max_trajectory_tokens=5000"], ["5000", "context_tokens 4096"]),
+        (["rollout.context_tokens=2048", "rollout.max_turn_tokens=2048"], ["2048", "no room"]),
+        (["warmup.steps=1", "warmup.batch_tokens=100"], ["row_tokens 224", "batch_tokens 100"]),
+        (["rollout.group_size=1"], ["group_size 1", "grpo", "at least 2"]),
+        (["rollout.min_group=1"], ["min_group 1", "at least 2"]),
+        (["rollout.min_group=9"], ["min_group 9", "group_size 8"]),
+        (["rollout.temperature=0"], ["temperature 0", "more than 0"]),
+        (["rollout.top_p=0.9"], ["top_p 0.9", "wanted 1.0 and 0"]),
+        (["rollout.top_k=40"], ["top_k 40", "wanted 1.0 and 0"]),
+        (["outcomes.finished=drop", "outcomes.truncated=drop"], ["nothing to train on"]),
+        (["runtime.stall_timeout_s=300"], ["stall_timeout_s 300", "trajectory_timeout_s 300"]),
+    ],
+)
+def test_settings_that_exclude_each_other(overrides: list[str], told: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(*overrides)
+    (problem,) = caught.value.problems
+    assert problem.where.removeprefix("--set ") in overrides
+    for words in told:
+        assert words in problem.message
+
+
+def test_a_loss_ratio_needs_a_lower_bound_above_zero() -> None:
+    with pytest.raises(ConfigError, match="wanted less than 1, got 1"):
+        load("train.loss={type: ppo_clip, clip_low: 1.0}")
+
+
+def test_all_conflicts_are_told_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load("rollout.temperature=0", "rollout.group_size=1")
+    assert len(caught.value.problems) == 2
+
+
+def test_a_warm_up_that_is_off_conflicts_with_nothing() -> None:
+    load("warmup.batch_tokens=100")
+
+
+def test_workers_want_a_core_each() -> None:
+    config = load("runtime.rollout_workers=4")
+    (conflict,) = machine_conflicts(config, num_cores=4)
+    assert "rollout_workers 4 + runtime.training_workers 1" in conflict.message
+    assert "this machine has 4" in conflict.message
+    assert not machine_conflicts(config, num_cores=5)
+    assert not machine_conflicts(
+        load("runtime.rollout_workers=4", "runtime.pin_cores=false"), num_cores=1
+    )
+    assert not machine_conflicts(
+        load("runtime.rollout_workers=4", "runtime.ray_address=auto"), num_cores=1
+    )
