@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How tokens are drawn. `temperature=0` is greedy."""
+    """How tokens are drawn. `temperature=0` is greedy, with the log-probs of temperature 1."""
 
     temperature: float = 1.0
     top_p: float = 1.0

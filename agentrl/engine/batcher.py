@@ -1,0 +1,273 @@
+"""Continuous batching: which ids are computed in the next forward pass, and for whom.
+
+Synchronous and single-threaded; `TorchEngine` runs it in a thread. Every `step` decodes one token
+for each running turn and spends a bounded number of tokens on prefill, so that neither starves the
+other. Turns are admitted in order of arrival while there is a slot for them.
+
+Invariants
+- A turn's slot holds keys and values of `ids[:filled]`; decoding is the case where one id is left.
+- Draw i of a turn uses number i of its seed, whatever else runs.
+- Everything sampled is reported exactly once, and every turn reports exactly one finish reason.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from agentrl.engine.engine import EngineError, EngineStats, FinishReason, GenerateRequest
+from agentrl.engine.forward import Forward
+from agentrl.engine.kv_cache import KVCache, Work
+from agentrl.engine.sampling import Sampler
+from agentrl.engine.slots import SlotTable
+
+_PATIENCE_STEPS = 256
+"""For so many steps a turn without a slot lets pass those whose sessions still hold theirs."""
+
+
+class Progress(NamedTuple):
+    """What one turn sampled since it last reported."""
+
+    request_id: str
+    ids: list[int]
+    logprobs: list[float]
+    policy_versions: list[int]
+    finish_reason: FinishReason | None
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Turn:
+    """A request on its way. With `max_new_tokens` 0 it only fills its slot."""
+
+    request: GenerateRequest
+    ids: list[int]
+    """The context, and what was sampled after it."""
+    stop_ids: frozenset[int]
+    logprobs: list[float] = field(default_factory=list)
+    policy_versions: list[int] = field(default_factory=list)
+    num_reported: int = 0
+    slot: int = -1
+    filled: int = 0
+    waited_steps: int = 0
+    is_released: bool = False
+    """The session has ended: the slot goes free instead of resting."""
+
+    @property
+    def num_sampled(self) -> int:
+        return len(self.logprobs)
+
+    @property
+    def remaining(self) -> int:
+        return len(self.ids) - self.filled
+
+    @property
+    def is_prefill(self) -> bool:
+        return self.request.max_new_tokens == 0
+
+    @property
+    def has_unreported(self) -> bool:
+        return self.num_reported < self.num_sampled
+
+    def report(self, finish_reason: FinishReason | None) -> Progress:
+        since, self.num_reported = self.num_reported, self.num_sampled
+        return Progress(
+            self.request.request_id,
+            self.ids[len(self.request.ids) + since :],
+            self.logprobs[since:],
+            self.policy_versions[since:],
+            finish_reason,
+        )
+
+
+class Batcher:
+    def __init__(
+        self, forward: Forward, cache: KVCache, *, prefill_tokens: int, policy_version: int
+    ) -> None:
+        self._policy_version = policy_version
+        self._forward = forward
+        self._cache = cache
+        self._prefill_tokens = prefill_tokens
+        self._slots = SlotTable(cache.num_slots)
+        self._waiting: deque[_Turn] = deque()
+        self._running: list[_Turn] = []
+        self._prefills: dict[str, _Turn] = {}
+        """The one that is waiting or running for a session."""
+        self._ended: list[Progress] = []
+        self._sampler: Sampler | None = None
+        self._sampler_turns: list[_Turn] = []
+        self._tokens_generated = 0
+        self._tokens_prefilled = 0
+
+    # ------------------------------------------------------------------ between steps
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._waiting or self._running)
+
+    def submit(self, request: GenerateRequest) -> None:
+        """Turns of one session run one after another; a prefill gives way to anything newer."""
+        if prefill := self._prefills.get(request.session_id):
+            self._finish(prefill, FinishReason.ABORTED)
+        stop_ids = frozenset(request.sampling.stop_ids)
+        turn = _Turn(request=request, ids=list(request.ids), stop_ids=stop_ids)
+        if turn.is_prefill:
+            self._prefills[request.session_id] = turn
+        self._waiting.append(turn)
+
+    def abort(self, request_id: str) -> None:
+        for turn in self._all_turns():
+            if turn.request.request_id == request_id:
+                self._finish(turn, FinishReason.ABORTED)
+
+    def abort_all(self) -> int:
+        turns = self._all_turns()
+        for turn in turns:
+            self._finish(turn, FinishReason.ABORTED)
+        return len(turns)
+
+    def release(self, session_id: str) -> None:
+        if not self._slots.is_used(session_id):
+            return self._slots.release(session_id)
+        (turn,) = (turn for turn in self._running if turn.request.session_id == session_id)
+        turn.is_released = True
+
+    def weights_changed(self, version: int, *, keep_cache: bool) -> None:
+        self._policy_version = version
+        if keep_cache:
+            return
+        self._slots.release_resting()
+        for turn in self._running:
+            turn.filled = 0
+
+    def take_progress(self, *, running: bool) -> list[Progress]:
+        """What was not yet reported of turns that ended; of running ones too if asked."""
+        taken, self._ended = self._ended, []
+        if running:
+            taken += [turn.report(None) for turn in self._running if turn.has_unreported]
+        return taken
+
+    def stats(self) -> EngineStats:
+        return EngineStats(
+            policy_version=self._policy_version,
+            running=len(self._running),
+            waiting=len(self._waiting),
+            num_slots=self._cache.num_slots,
+            cached_tokens=self._slots.resting_tokens + sum(turn.filled for turn in self._running),
+            tokens_generated=self._tokens_generated,
+            tokens_prefilled=self._tokens_prefilled,
+        )
+
+    # ------------------------------------------------------------------ one step
+
+    def step(self) -> None:
+        self._admit()
+        decoding = [turn for turn in self._running if turn.remaining == 1]
+        prefilling = self._pick_prefill()
+        logits = []
+        if decoding:
+            logits.append(self._compute(decoding, [1] * len(decoding)))
+        if prefilling:
+            sizes = [size for _, size in prefilling]
+            logits.append(self._compute([turn for turn, _ in prefilling], sizes))
+            self._tokens_prefilled += sum(sizes)
+        turns = [*decoding, *(turn for turn, _ in prefilling)]
+        if turns:
+            self._sample(turns, torch.cat(logits))
+
+    def _admit(self) -> None:
+        if not (self._waiting and self._slots.has_room):
+            return
+        waiting_sessions = {turn.request.session_id for turn in self._waiting}
+        for turn in list(self._waiting):
+            session_id = turn.request.session_id
+            if self._slots.is_used(session_id):
+                continue
+            spared = waiting_sessions if turn.waited_steps < _PATIENCE_STEPS else ()
+            lease = self._slots.lease(session_id, turn.ids, spared=spared)
+            if lease is None:
+                turn.waited_steps += 1
+                continue
+            turn.slot, turn.filled = lease
+            self._waiting.remove(turn)
+            self._running.append(turn)
+
+    def _pick_prefill(self) -> list[tuple[_Turn, int]]:
+        """Turns to prefill now, and how many ids of each.
+
+        The one that has waited longest is always served; others join while the padded block stays
+        within the budget, and only where at most half of their row would be padding.
+        """
+        picked: list[tuple[_Turn, int]] = []
+        width = 0
+        for turn in self._running:
+            if turn.remaining == 1:
+                continue
+            size = min(turn.remaining, self._prefill_tokens)
+            new_width = max(width, size)
+            fits = new_width * (len(picked) + 1) <= self._prefill_tokens
+            if not picked or (fits and 2 * min(width, size) >= new_width):
+                picked.append((turn, size))
+                width = new_width
+        return picked
+
+    def _compute(self, turns: Sequence[_Turn], sizes: Sequence[int]) -> Tensor:
+        """Fill the slots with the next ids of each turn; the logits of the last of them."""
+        block = self._cache.block(
+            [
+                Work(turn.slot, turn.filled, turn.ids[turn.filled : turn.filled + size])
+                for turn, size in zip(turns, sizes, strict=True)
+            ]
+        )
+        logits = self._forward(block)
+        for turn, size in zip(turns, sizes, strict=True):
+            turn.filled += size
+        return logits.index_select(0, block.rows)
+
+    def _sample(self, turns: Sequence[_Turn], logits: Tensor) -> None:
+        ready = [i for i, turn in enumerate(turns) if turn.remaining == 0]
+        if len(ready) < len(turns):
+            turns = [turns[i] for i in ready]
+            logits = logits[ready]
+        if self._sampler is None or turns != self._sampler_turns:
+            self._sampler_turns = list(turns)
+            self._sampler = Sampler([turn.request.sampling for turn in turns], logits.device)
+        ids, logprobs = self._sampler.draw(logits, [turn.num_sampled for turn in turns])
+        if not math.isfinite(sum(logprobs)):
+            raise EngineError("the model's logits are not finite; its weights are broken")
+        for turn, token, logprob in zip(turns, ids, logprobs, strict=True):
+            self._append(turn, token, logprob)
+
+    def _append(self, turn: _Turn, token: int, logprob: float) -> None:
+        if turn.is_prefill:
+            return self._finish(turn, FinishReason.LENGTH)
+        turn.ids.append(token)
+        turn.logprobs.append(logprob)
+        turn.policy_versions.append(self._policy_version)
+        self._tokens_generated += 1
+        if token in turn.stop_ids:
+            self._finish(turn, FinishReason.STOP)
+        elif turn.num_sampled == turn.request.max_new_tokens:
+            self._finish(turn, FinishReason.LENGTH)
+
+    # ------------------------------------------------------------------ turns
+
+    def _all_turns(self) -> list[_Turn]:
+        return [*self._waiting, *self._running]
+
+    def _finish(self, turn: _Turn, reason: FinishReason) -> None:
+        self._ended.append(turn.report(reason))
+        session_id = turn.request.session_id
+        if turn.is_prefill:
+            del self._prefills[session_id]
+        if turn.slot < 0:
+            return self._waiting.remove(turn)
+        self._running.remove(turn)
+        self._slots.rest(session_id, turn.ids[: turn.filled])
+        if turn.is_released:
+            self._slots.release(session_id)

@@ -1,0 +1,96 @@
+"""The same pass as `StockForward`, written out for plain Llama and Qwen3 models.
+
+A small model on a CPU spends a third of a decode step between its matrix products; this leaves
+out what a general class must do there. It reads the model's own parameters, so new weights need
+nothing here. Results differ from the model's own code by rounding only.
+
+Legend: N rows, Q ids a row, T = N*Q, E hidden size, H query heads, K key/value heads, D head size.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import LlamaForCausalLM, PreTrainedModel, Qwen3ForCausalLM
+
+from agentrl.engine.kv_cache import Block, KVCache
+
+
+def has_fast_forward(model: PreTrainedModel) -> bool:
+    config = model.config
+    return (
+        type(model) in (LlamaForCausalLM, Qwen3ForCausalLM)
+        and model.dtype == torch.float32
+        and config.hidden_act == "silu"
+        and not any(name.endswith("proj.bias") for name, _ in model.named_parameters())
+        # Rotations that change with the length seen are left to the model's own code.
+        and config.rope_parameters["rope_type"] in ("default", "linear", "llama3", "yarn")
+    )
+
+
+class FastForward:
+    def __init__(self, model: PreTrainedModel, cache: KVCache) -> None:
+        assert has_fast_forward(model)
+        self._decoder: Any = model.model
+        self._head: Any = model.lm_head
+        self._cache = cache
+        self._head_dim: int = self._decoder.layers[0].self_attn.head_dim
+        places = torch.arange(cache.context_tokens, device=cache.device)[None]
+        cos, sin = self._decoder.rotary_emb(self._head.weight, places)
+        self._cos = cos[0]
+        # The half that moves to the front changes its sign.
+        first, second = sin[0].chunk(2, dim=-1)
+        self._sin = torch.cat((-first, second), dim=-1)
+
+    def __call__(self, block: Block) -> Tensor:
+        decoder = self._decoder
+        rotation = (self._cos[block.positions][:, None], self._sin[block.positions][:, None])
+        hidden = F.embedding(block.ids.view(-1), decoder.embed_tokens.weight)  # [T, E]
+        for index, layer in enumerate(decoder.layers):
+            normed = _rms_norm(hidden, layer.input_layernorm)
+            attended = self._attend(index, layer.self_attn, normed, block, rotation)
+            hidden = torch.addmm(hidden, attended, layer.self_attn.o_proj.weight.t())
+            normed = _rms_norm(hidden, layer.post_attention_layernorm)
+            gate = F.silu(F.linear(normed, layer.mlp.gate_proj.weight))
+            gate *= F.linear(normed, layer.mlp.up_proj.weight)
+            hidden = torch.addmm(hidden, gate, layer.mlp.down_proj.weight.t())
+        last = hidden.view(*block.ids.shape, -1)[:, -1]
+        return F.linear(_rms_norm(last, decoder.norm), self._head.weight)
+
+    def _attend(
+        self,
+        index: int,
+        attention: Any,
+        hidden: Tensor,
+        block: Block,
+        rotation: tuple[Tensor, Tensor],
+    ) -> Tensor:
+        num_rows, width = block.ids.shape
+        heads = (num_rows, width, -1, self._head_dim)
+        query = F.linear(hidden, attention.q_proj.weight).view(heads)
+        key = F.linear(hidden, attention.k_proj.weight).view(heads)
+        value = F.linear(hidden, attention.v_proj.weight).view(heads).transpose(1, 2)
+        if hasattr(attention, "q_norm"):
+            query, key = _rms_norm(query, attention.q_norm), _rms_norm(key, attention.k_norm)
+        query = _rotate(query.transpose(1, 2), *rotation)  # [N, H, Q, D]
+        key = _rotate(key.transpose(1, 2), *rotation)  # [N, K, Q, D]
+        keys, values = self._cache.append(index, block, key, value)
+        # Query heads that share a key/value head become further queries of that head.
+        groups = query.shape[1] // key.shape[1]
+        grouped = query.reshape(num_rows, key.shape[1], groups * width, self._head_dim)
+        mask = block.mask.repeat(1, 1, groups, 1) if groups > 1 else block.mask
+        attended = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask)
+        attended = attended.reshape(num_rows, -1, width, self._head_dim).transpose(1, 2)
+        return attended.reshape(num_rows * width, -1)
+
+
+def _rms_norm(x: Tensor, norm: Any) -> Tensor:
+    return F.rms_norm(x, x.shape[-1:], norm.weight, norm.variance_epsilon)
+
+
+def _rotate(x: Tensor, cos: Tensor, signed_sin: Tensor) -> Tensor:
+    first, second = x.chunk(2, dim=-1)
+    return (x * cos).addcmul_(torch.cat((second, first), dim=-1), signed_sin)
