@@ -22,7 +22,7 @@ from agentrl.rollout.dispatch import Dispatcher
 from agentrl.rollout.sampler import TurnSampler
 from agentrl.rollout.tokens import TokenBuilder
 from agentrl.rollout.tools import ToolRunner, answer
-from agentrl.rollout.usercode import blaming, call
+from agentrl.rollout.usercode import blaming, call, call_within
 from agentrl.types import Message, StopReason, ToolCall, ToolResult, Turn
 
 
@@ -50,10 +50,18 @@ class Conversation:
         self._dispatcher = dispatcher
         self._clock = clock
 
+    async def open(self) -> bool:
+        """Let the environment start; says whether its opening leaves room for a turn."""
+        await open_env(self._env, timeout_s=self._limits.trajectory_timeout_s)
+        ids = self._chat.render_start(self._env.opening)
+        self._dispatcher.submitted(self._attempt, len(ids))
+        if not self._limits.has_room(context=0, new=len(ids)):
+            return False
+        self.tokens.start(ids)
+        return True
+
     async def run(self) -> StopReason:
         """Play to the end; says what ended it."""
-        if not await self._open():
-            return StopReason.CONTEXT_FULL
         for turn in count():
             stop = self._end_before(turn)
             if stop is not None:
@@ -84,16 +92,6 @@ class Conversation:
         if turns and not turns[-1].results:
             results = tuple(answer(call, call.error or why, "error") for call in turns[-1].calls)
             turns[-1] = replace(turns[-1], results=results)
-
-    async def _open(self) -> bool:
-        """Whether the opening leaves room for a turn."""
-        await open_env(self._env)
-        ids = self._chat.render_start(self._env.opening)
-        self._dispatcher.submitted(self._attempt, len(ids))
-        if not self._limits.has_room(context=0, new=len(ids)):
-            return False
-        self.tokens.start(ids)
-        return True
 
     def _end_before(self, turn: int) -> StopReason | None:
         if self._env.ledger.is_finished:
@@ -136,9 +134,9 @@ class Conversation:
             self.tool_seconds += self._clock() - begun
 
 
-async def open_env(env: Env) -> None:
+async def open_env(env: Env, *, timeout_s: float) -> None:
     """Let an environment start, and note what opens its conversation."""
-    said: str | list[Message] = await call(env.start)
+    said: str | list[Message] = await call_within(timeout_s, env.start)
     with blaming(f"{type(env).__name__}.start"):
         opening = [Message("user", said)] if isinstance(said, str) else list(said)
         if not all(isinstance(message, Message) for message in opening):

@@ -116,7 +116,7 @@ async def _written(env: Env, chat: ChatFormat, limits: RolloutLimits) -> DemoRow
 
 
 async def _from_results(env: Env, chat: ChatFormat, limits: RolloutLimits) -> DemoRow | None:
-    await open_env(env)
+    await open_env(env, timeout_s=limits.trajectory_timeout_s)
     tokens = TokenBuilder()
     tokens.start(chat.render_start(env.opening))
     max_turns = limits.max_turns or env.max_turns

@@ -4,7 +4,7 @@ A bad rollout is data: whatever the environment, its box or an engine do wrong b
 with the error's text. Only what agentrl itself does wrong is raised.
 
 Invariants
-- The box is closed and the engine has let go of the session, in every ending.
+- The box is given back and the engine has let go of the session, in every ending.
 - Cancellation is passed on after that, and the dispatcher hears of it.
 - An error of the infrastructure has no reward.
 """
@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from agentrl.chat.format import ChatFormat
-from agentrl.engine.engine import Sampling
+from agentrl.engine.engine import EngineError, Sampling
 from agentrl.env import Env, RoleClient, seed_of
 from agentrl.rollout.attempt import Attempt
 from agentrl.rollout.budget import RolloutLimits
@@ -30,7 +30,7 @@ from agentrl.rollout.dispatch import Dispatcher, SandboxSource
 from agentrl.rollout.sampler import TurnSampler
 from agentrl.rollout.scoring import score
 from agentrl.rollout.tools import ToolRunner
-from agentrl.rollout.usercode import INFRASTRUCTURE, UserCodeError, blaming, call
+from agentrl.rollout.usercode import INFRASTRUCTURE, UserCodeError, blaming, call_within
 from agentrl.types import Outcome, RewardPart, StopReason, Trajectory, Turn
 
 log = structlog.get_logger(__name__)
@@ -94,20 +94,7 @@ class RolloutRunner:
 
     async def play(self, attempt: Attempt, env: Env) -> Trajectory:
         started_s, begun = self._wall_clock(), self._clock()
-        seed_parts = (
-            self._run_seed,
-            attempt.split,
-            attempt.task.id,
-            attempt.sibling,
-            attempt.attempt,
-        )
-        sampler = TurnSampler(
-            trajectory_id=attempt.trajectory_id,
-            dispatcher=self._dispatcher,
-            limits=self._limits,
-            sampling=self._sampling,
-            seed=lambda turn, tokens: seed_of(*seed_parts, turn, tokens),
-        )
+        sampler = self._sampler(attempt)
         conversation = Conversation(
             env=env,
             attempt=attempt,
@@ -143,21 +130,34 @@ class RolloutRunner:
             outcome=ending.outcome,
             error=ending.error,
             placements=tuple(sampler.placements),
-            seed=seed_of(*seed_parts),
+            seed=seed_of(*self._seed_parts(attempt)),
             started_s=started_s,
             seconds=self._clock() - begun,
             tool_seconds=conversation.tool_seconds,
         )
+
+    def _sampler(self, attempt: Attempt) -> TurnSampler:
+        seed_parts = self._seed_parts(attempt)
+        return TurnSampler(
+            trajectory_id=attempt.trajectory_id,
+            dispatcher=self._dispatcher,
+            limits=self._limits,
+            sampling=self._sampling,
+            seed=lambda turn, tokens: seed_of(*seed_parts, turn, tokens),
+        )
+
+    def _seed_parts(self, attempt: Attempt) -> tuple[int | str, ...]:
+        task_id = attempt.task.id
+        return (self._run_seed, attempt.split, task_id, attempt.sibling, attempt.attempt)
 
     async def _end(self, env: Env, conversation: Conversation, sampler: TurnSampler) -> _Ending:
         """Live through the rollout, and say how it ended."""
         try:
             async with self._box_of(env):
                 try:
-                    stop = await self._converse(conversation)
+                    stop = await self._converse(conversation, sampler)
                     scored = await score(env, timeout_s=self._limits.trajectory_timeout_s)
                 finally:
-                    await sampler.release()
                     await self._close(env)
         except UserCodeError as error:
             conversation.interrupt("the environment failed")
@@ -184,15 +184,22 @@ class RolloutRunner:
             error=error_text,
         )
 
-    async def _converse(self, conversation: Conversation) -> StopReason:
+    async def _converse(self, conversation: Conversation, sampler: TurnSampler) -> StopReason:
+        if not await conversation.open():
+            return StopReason.CONTEXT_FULL
+        timeout_s = self._limits.trajectory_timeout_s
         try:
-            async with asyncio.timeout(self._limits.trajectory_timeout_s) as deadline:
+            async with asyncio.timeout(timeout_s) as deadline:
                 return await conversation.run()
-        except TimeoutError:
+        except TimeoutError as error:
             if not deadline.expired():
                 raise
+            if sampler.is_waiting:
+                raise EngineError(f"a turn still had no place after {timeout_s:g} s") from error
             conversation.interrupt("the time of the attempt was up")
             return StopReason.WALL_CLOCK
+        finally:
+            await sampler.release()
 
     @asynccontextmanager
     async def _box_of(self, env: Env) -> AsyncIterator[None]:
@@ -209,9 +216,8 @@ class RolloutRunner:
     async def _close(self, env: Env) -> None:
         """An environment that cannot close is reported; what it played stands."""
         try:
-            async with asyncio.timeout(self._limits.tool_timeout_s):
-                await call(env.close)
-        except (UserCodeError, TimeoutError, *INFRASTRUCTURE) as error:
+            await call_within(self._limits.tool_timeout_s, env.close)
+        except (UserCodeError, *INFRASTRUCTURE) as error:
             log.warning("an environment did not close", task=env.task.id, error=str(error))
 
 

@@ -47,6 +47,8 @@ class TurnSampler:
         self._held: Placed | None = None
         self._num_requests = 0
         self._num_replacements = 0
+        self.is_waiting = False
+        """For a place: the policy cannot be blamed for the time this takes."""
         self.placements: list[Placement] = []
 
     async def sample(self, tokens: TokenBuilder, turn: int) -> StopReason | None:
@@ -113,6 +115,7 @@ class TurnSampler:
         raise AssertionError("an engine's last chunk has a finish reason")
 
     async def _place(self, tokens: TokenBuilder, turn: int) -> TurnEngine:
+        self.is_waiting = True
         placed = await self._dispatcher.turn_ready(
             TurnRequest(
                 trajectory_id=self._trajectory_id,
@@ -121,6 +124,7 @@ class TurnSampler:
                 replacements=self._num_replacements,
             )
         )
+        self.is_waiting = False
         if self._held is not None and self._held.engine is not placed.engine:
             await self.release()
         self._held = placed

@@ -6,12 +6,11 @@ counts as zero.
 
 from __future__ import annotations
 
-import asyncio
 import math
 from dataclasses import dataclass
 
 from agentrl.env import Env
-from agentrl.rollout.usercode import UserCodeError, blaming, call
+from agentrl.rollout.usercode import blaming, call_within
 from agentrl.types import RewardPart
 
 
@@ -35,11 +34,7 @@ async def score(env: Env, *, timeout_s: float) -> Score:
     parts = []
     for name, weight in env.definition().rewards.items():
         method = getattr(env, name)
-        try:
-            async with asyncio.timeout(timeout_s):
-                value = await call(method)
-        except TimeoutError as error:
-            raise UserCodeError(f"{method.__qualname__}, after {timeout_s:g} s") from error
+        value = await call_within(timeout_s, method)
         with blaming(method.__qualname__):
             parts.append(_part(name, value, weight))
     given: dict[str, float] = {}

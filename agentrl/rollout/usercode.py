@@ -52,6 +52,15 @@ async def call(method: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         return await watched(result, name)
 
 
+async def call_within(timeout_s: float, method: Callable[[], Any]) -> Any:
+    """`call` of a method that must end in time; one that does not is wrong."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await call(method)
+    except TimeoutError as error:
+        raise UserCodeError(f"{method.__qualname__}, after {timeout_s:g} s") from error
+
+
 @contextmanager
 def blaming(name: str) -> Iterator[None]:
     """What goes wrong in here is the fault of the environment's method `name`."""

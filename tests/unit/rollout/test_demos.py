@@ -193,9 +193,16 @@ class Broken(Shelf):
         return None
 
 
+class Undemonstrated(Env):
+    @classmethod
+    def tasks(cls, split: str) -> Iterable[Task]:
+        yield Task(split)
+
+
 @pytest.mark.parametrize(
     ("env_class", "problem"),
     [
+        (Undemonstrated, "there is no demo()"),
         (Leaks, "a policy that says nothing earns 1"),
         (Impatient, "demo() earns 0, wanted 1"),
         (Restless, "yields other tasks the second time"),

@@ -13,6 +13,11 @@ from rollout_doubles import TOKENIZER, Bench, MemorySource, attempt_at
 from structlog.testing import capture_logs
 
 from agentrl import Env, Message, SandboxSpec, Task, ToolCall, ToolResult, Turn, reward, tool
+from agentrl.engine.engine import Sampling
+from agentrl.rollout.budget import RolloutLimits
+from agentrl.rollout.dispatch import Placed, TurnRequest
+from agentrl.rollout.local import LocalDispatcher, ScriptedEngine
+from agentrl.rollout.runner import RolloutRunner
 from agentrl.types import Origin, Outcome, StopReason
 
 TASK = Task("t", "abc")
@@ -242,6 +247,38 @@ async def test_the_wall_clock_ends_and_scores_an_attempt() -> None:
     )
     (turn,) = trajectory.turns
     assert [result.status for result in turn.results] == ["error"]
+    assert bench.sandboxes.boxes[0].closed
+
+
+@pytest.mark.parametrize("place", ["start", "exact"])
+async def test_time_that_the_environment_takes_is_not_the_policys(place: str) -> None:
+    async def hang(self: Any) -> Any:
+        await asyncio.Event().wait()
+
+    slow = type("Slow", (Files,), {place: reward(hang) if place == "exact" else hang})
+    bench = Bench(slow, [CAT], limits={"trajectory_timeout_s": 0.05})
+    trajectory = await bench.runner.run(attempt_at(TASK))
+    assert (trajectory.outcome, trajectory.reward) == (Outcome.ENV_ERROR, None)
+    assert "after 0.05 s" in (trajectory.error or "")
+
+
+async def test_time_spent_waiting_for_a_place_is_not_the_policys() -> None:
+    class Full(LocalDispatcher):
+        async def turn_ready(self, request: TurnRequest) -> Placed:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    bench = Bench(Files)
+    runner = RolloutRunner(
+        env_class=Files,
+        chat=bench.chat,
+        limits=RolloutLimits(trajectory_timeout_s=0.05),
+        sampling=Sampling(),
+        dispatcher=Full(ScriptedEngine(bench.chat)),
+        sandboxes=bench.sandboxes,
+    )
+    trajectory = await runner.run(attempt_at(TASK))
+    assert (trajectory.outcome, trajectory.reward) == (Outcome.INFRA_ERROR, None)
     assert bench.sandboxes.boxes[0].closed
 
 
