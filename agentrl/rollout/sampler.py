@@ -24,7 +24,7 @@ from agentrl.types import Placement, StopReason
 
 log = structlog.get_logger(__name__)
 
-MAX_FRUITLESS_TRIES = 5
+MAX_FRUITLESS_TRIES = 8
 """Places of one turn, one after another, that may end without a token."""
 
 
