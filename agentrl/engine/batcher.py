@@ -176,6 +176,7 @@ class Batcher:
             sizes = [size for _, size in prefilling]
             logits.append(self._compute([turn for turn, _ in prefilling], sizes))
             self._tokens_prefilled += sum(sizes)
+            self._requeue([turn for turn, _ in prefilling if turn.remaining])
         turns = [*decoding, *(turn for turn, _ in prefilling)]
         if turns:
             self._sample(turns, torch.cat(logits))
@@ -215,6 +216,12 @@ class Batcher:
                 picked.append((turn, size))
                 width = new_width
         return picked
+
+    def _requeue(self, unfinished: Sequence[_Turn]) -> None:
+        """The next chunk of a long prompt waits until the other prompts had theirs."""
+        for turn in unfinished:
+            self._running.remove(turn)
+            self._running.append(turn)
 
     def _compute(self, turns: Sequence[_Turn], sizes: Sequence[int]) -> Tensor:
         """Fill the slots with the next ids of each turn; the logits of the last of them."""

@@ -1,54 +1,14 @@
-"""Tiny models whose greedy continuations vary, and what the model itself says about ids."""
-
-from collections.abc import Sequence
 from copy import deepcopy
 
 import pytest
 import torch
-from torch import Tensor
-from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedModel
-
-from agentrl.config.sections import ScratchModel
-from agentrl.engine.engine import Sampling, WeightUpdate
-from agentrl.models import load_model
+from tiny_models import tiny_qwen
+from transformers import PreTrainedModel
 
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
     torch.set_num_threads(1)
-
-
-def tiny_qwen(seed: int = 0) -> PreTrainedModel:
-    section = ScratchModel.model_validate(
-        {
-            "from": "scratch",
-            "hidden_size": 32,
-            "intermediate_size": 64,
-            "num_layers": 2,
-            "num_heads": 4,
-            "num_kv_heads": 2,
-            "head_dim": 8,
-            "init_std": 0.4,
-        }
-    )
-    return load_model(section, seed=seed).model
-
-
-def tiny_llama(**changes: object) -> PreTrainedModel:
-    config = LlamaConfig(
-        vocab_size=272,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        initializer_range=0.4,
-        max_position_embeddings=256,
-        **changes,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return LlamaForCausalLM(config).eval()
 
 
 @pytest.fixture(scope="session")
@@ -60,46 +20,3 @@ def shared_model() -> PreTrainedModel:
 @pytest.fixture
 def model(shared_model: PreTrainedModel) -> PreTrainedModel:
     return deepcopy(shared_model)
-
-
-def prompts(*lengths: int, seed: int = 0) -> list[list[int]]:
-    generator = torch.Generator().manual_seed(seed)
-    return [torch.randint(0, 256, (n,), generator=generator).tolist() for n in lengths]
-
-
-def greedy(model: PreTrainedModel, ids: Sequence[int], num_tokens: int) -> list[int]:
-    """What `model.generate` continues `ids` with."""
-    context = torch.tensor([list(ids)])
-    config = GenerationConfig(max_new_tokens=num_tokens, do_sample=False, pad_token_id=256)
-    out = model.generate(context, attention_mask=torch.ones_like(context), generation_config=config)
-    return out[0, len(ids) :].tolist()
-
-
-@torch.no_grad()
-def full_logits(model: PreTrainedModel, ids: Sequence[int]) -> Tensor:
-    return model(torch.tensor([list(ids)])).logits[0]
-
-
-def reference_logprobs(
-    model: PreTrainedModel, prompt: Sequence[int], sampled: Sequence[int], sampling: Sampling
-) -> Tensor:
-    """Log-probs of `sampled` by one pass over everything, one token at a time."""
-    logits = full_logits(model, [*prompt, *sampled])[len(prompt) - 1 : -1]
-    rows = [truncated(row / (sampling.temperature or 1.0), sampling) for row in logits]
-    return torch.stack([row.log_softmax(-1)[i] for row, i in zip(rows, sampled, strict=True)])
-
-
-def truncated(logits: Tensor, sampling: Sampling) -> Tensor:
-    if not sampling.temperature:
-        return logits
-    order = logits.argsort(descending=True)
-    kept = order[: sampling.top_k or None]
-    masses = logits[kept].softmax(-1).cumsum(-1)
-    num_kept = int((masses < sampling.top_p).sum()) + 1
-    masked = torch.full_like(logits, -torch.inf)
-    masked[kept[:num_kept]] = logits[kept[:num_kept]]
-    return masked
-
-
-def weights_of(model: PreTrainedModel) -> WeightUpdate:
-    return {name: p.detach().numpy().copy() for name, p in model.named_parameters()}

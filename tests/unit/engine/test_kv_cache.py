@@ -1,0 +1,56 @@
+"""Blocks: right-aligned ids, the spare position for padding, and rows read where they lie."""
+
+import torch
+
+from agentrl.engine.kv_cache import KVCache, Work
+
+SPARE = 40
+
+
+def cache() -> KVCache:
+    return KVCache(num_slots=8, context_tokens=40, dtype=torch.float32, device=torch.device("cpu"))
+
+
+def test_rows_are_aligned_right_and_padding_goes_to_the_spare_position() -> None:
+    block = cache().block([Work(6, 10, [1, 2, 3]), Work(2, 0, [9])])
+    assert block.ids.tolist() == [[1, 2, 3], [0, 0, 9]]
+    assert block.positions.tolist() == [[10, 11, 12], [0, 0, 0]]
+    assert block.writes.tolist() == [[10, 11, 12], [SPARE, SPARE, 0]]
+    assert block.slots.tolist() == [6, 2]
+    assert block.rows.tolist() == [0, 1]
+    assert not block.is_dense
+    assert block.mask.shape == (2, 1, 3, 16)
+    visible = (block.mask == 0).sum(-1)[:, 0]
+    assert visible.tolist() == [[11, 12, 13], [1, 1, 1]]
+
+
+def test_attention_spans_the_longest_row_rounded_up_but_never_the_spare_position() -> None:
+    assert cache().block([Work(0, 15, [1])]).mask.shape[-1] == 16
+    assert cache().block([Work(0, 16, [1])]).mask.shape[-1] == 32
+    assert cache().block([Work(0, 33, [1])]).mask.shape[-1] == 40
+
+
+def test_single_ids_of_neighbouring_slots_make_a_dense_block() -> None:
+    block = cache().block([Work(3, 7, [5]), Work(0, 1, [4]), Work(1, 2, [6])])
+    assert block.is_dense
+    assert block.slots.tolist() == [0, 1, 2, 3]
+    assert block.rows.tolist() == [3, 0, 1]
+    assert block.ids.tolist() == [[4], [6], [0], [5]]
+    assert block.writes.tolist() == [[1], [2], [SPARE], [7]]
+    assert not cache().block([Work(7, 0, [1]), Work(0, 0, [1])]).is_dense
+
+
+def test_what_was_stored_is_read_back_by_dense_and_sparse_blocks_alike() -> None:
+    slots = cache()
+    keys = torch.randn(3, 2, 1, 4)
+    work = [Work(slot, 3, [1]) for slot in (0, 1, 2)]
+    dense = slots.block(work)
+    seen, _ = slots.append(0, dense, keys, keys * 2)
+    torch.testing.assert_close(seen[:, :, 3], keys[:, :, 0])
+    sparse = slots.block([Work(2, 4, [1, 1]), Work(0, 4, [1])])
+    seen_keys, seen_values = slots.append(0, sparse, torch.ones(2, 2, 2, 4), torch.ones(2, 2, 2, 4))
+    torch.testing.assert_close(seen_keys[:, :, 3], keys[[2, 0], :, 0])
+    torch.testing.assert_close(seen_values[:, :, 3], 2 * keys[[2, 0], :, 0])
+    assert seen_keys[0, :, 4:6].eq(1).all()
+    assert seen_keys[1, :, 4].eq(1).all()
+    assert seen_keys[1, :, 5].eq(0).all(), "padding was written into the context"
