@@ -93,9 +93,9 @@ class ChatSection(Section):
 class SandboxSection(Section):
     """Where tools run."""
 
-    backend: Literal["auto", "docker", "bubblewrap", "subprocess"] = Field(
+    backend: Literal["auto", "bubblewrap", "subprocess"] = Field(
         "auto",
-        description="`auto`: docker where an engine answers, else bubblewrap, else an error. "
+        description="`auto`: the best that isolates here, or an error. "
         "`subprocess` isolates nothing and must be asked for by name.",
     )
     require: tuple[Literal["network", "memory", "pids", "disk", "cpus"], ...] = Field(

@@ -22,33 +22,53 @@ def trajectory_view(reader: RunReader, row: IndexRow) -> Iterator[Block]:
     trajectory = recorded.trajectory
     title = f"trajectory {trajectory.trajectory_id}, sibling {trajectory.sibling}"
     yield Heading(f"{title} of group {trajectory.group_id} at step {row.step}")
+    yield score(trajectory)
     yield Facts(
         (
-            ("task", visible(trajectory.task_id)),
-            ("reward", number(trajectory.reward)),
-            *(
-                (f"  {visible(p.name)}", _part(p.value, p.weight, p.rationale))
-                for p in trajectory.reward_parts
-            ),
-            ("outcome", f"{trajectory.outcome} ({trajectory.stop_reason})"),
             ("training", _fate(recorded)),
-            ("tokens", _token_counts(trajectory)),
             ("weights", _range(row.policy_versions)),
             ("placed", _placements(trajectory)),
-            ("time", _time(trajectory)),
-            (
-                "metrics",
-                ", ".join(f"{visible(k)} {number(v)}" for k, v in trajectory.metrics.items()),
-            ),
         )
     )
     yield from _trained(reader, recorded)
+    yield from conversation(trajectory)
+
+
+def conversation(trajectory: Trajectory) -> Iterator[Block]:
+    """All that was said and done, and the error that ended it, if one did."""
     for message in trajectory.messages:
         yield Passage(f"\n{message.role}", visible(message.content))
     for index, turn in enumerate(trajectory.turns):
         yield from _turn(trajectory, index, turn)
     if trajectory.error:
         yield Passage("\nerror", visible(trajectory.error))
+
+
+def score(trajectory: Trajectory) -> Facts:
+    """What it was worth, and how it ended."""
+    parts = trajectory.reward_parts
+    metrics = (f"{visible(name)} {number(value)}" for name, value in trajectory.metrics.items())
+    return Facts(
+        (
+            ("task", visible(trajectory.task_id)),
+            ("reward", number(trajectory.reward)),
+            *((f"  {visible(p.name)}", _part(p.value, p.weight, p.rationale)) for p in parts),
+            ("outcome", f"{trajectory.outcome} ({trajectory.stop_reason})"),
+            ("metrics", ", ".join(metrics)),
+            ("tokens", _token_counts(trajectory)),
+            ("time", _time(trajectory)),
+        )
+    )
+
+
+def answers(turn: Turn) -> Iterator[Block]:
+    """What a turn was told: the result of each call, or a reply."""
+    for result in turn.results:
+        status = "" if result.status == "ok" else f" [{result.status}]"
+        speaker = f"result of {visible(result.name)}{status}, {result.seconds:.3f} s"
+        yield Passage(speaker, visible(result.text))
+    if turn.reply is not None:
+        yield Passage("reply", visible(turn.reply))
 
 
 def _turn(trajectory: Trajectory, index: int, turn: Turn) -> Iterator[Block]:
@@ -61,15 +81,11 @@ def _turn(trajectory: Trajectory, index: int, turn: Turn) -> Iterator[Block]:
     yield Heading(f"turn {index}  ({', '.join(filter(None, marks))})")
     if turn.reasoning:
         yield Passage("reasoning", visible(turn.reasoning))
-    yield Passage("assistant", visible(turn.text))
+    if turn.text or not turn.calls:
+        yield Passage("assistant", visible(turn.text))
     for call in turn.calls:
         yield Passage(f"call {visible(call.name)}", visible(_call(call)))
-    for result in turn.results:
-        status = "" if result.status == "ok" else f" [{result.status}]"
-        speaker = f"result of {visible(result.name)}{status}, {result.seconds:.3f} s"
-        yield Passage(speaker, visible(result.text))
-    if turn.reply is not None:
-        yield Passage("reply", visible(turn.reply))
+    yield from answers(turn)
 
 
 def _call(call: ToolCall) -> str:

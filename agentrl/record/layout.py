@@ -115,3 +115,17 @@ def create_run_folder(parent: Path, name: str) -> Path:
             continue
         return path
     raise AssertionError("count() does not end")
+
+
+def newest_run_folder(parent: Path, name: str) -> Path:
+    """The folder `create_run_folder` made last for this name. Raises ValueError without one."""
+    pattern = re.compile(rf"{re.escape(name)}(?:-(\d+))?")
+    folders = parent.iterdir() if parent.is_dir() else ()
+    numbers = {
+        int(match[1] or 1): folder
+        for folder in folders
+        if (match := pattern.fullmatch(folder.name)) and (folder / "run.json").exists()
+    }
+    if not numbers:
+        raise ValueError(f"there is no run {name!r} in {parent} to resume; leave out --resume")
+    return numbers[max(numbers)]

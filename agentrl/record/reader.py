@@ -8,7 +8,6 @@ Invariant: rows of a launch that a resumed launch superseded are never given out
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,9 +107,6 @@ class RunReader:
         from_step = [self.info.superseded_from(n) for n in range(len(self.info.launches))]
         lines = (line for _, line in read_lines(self.layout.metrics))
         return [line for line in lines if line["step"] < from_step[line["launch"]]]
-
-    def events(self) -> Iterator[dict[str, Json]]:
-        return (line for _, line in read_lines(self.layout.events))
 
     def training(self, step: int, trajectory_id: str) -> Columns | None:
         """What the trainer saw of a trajectory in a step, a value a token in each column.

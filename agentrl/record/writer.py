@@ -3,7 +3,7 @@
 Invariants
 - No method blocks, raises for the disk's sake, or holds up training. What does not fit into the
   bounded queue is dropped and counted in `dropped`; what the disk refuses is counted in `failed`.
-  Metrics, events and the summary are small and are only dropped when the queue is full of them.
+  Metrics and the summary are small and are only dropped when the queue is full of them.
 - One process writes a run at a time (a lock on the folder), and one thread all its files.
 - Everything handed over before `close()` is on disk when it returns, unless its deadline passes.
 """
@@ -15,7 +15,7 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,6 @@ class RunWriter:
             self.layout, launch=self._launch, chunk_bytes=self._limits.chunk_bytes
         )
         self._metrics = AppendFile(self.layout.metrics)
-        self._events = AppendFile(self.layout.events)
         write_run(self.layout, self._run)
 
         self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
@@ -116,10 +115,6 @@ class RunWriter:
         assert "step" in values, "a line of metrics needs its step"
         line = {"launch": self._launch, "time_s": time.time(), **values}
         self._offer("metrics", 0, lambda: self._metrics.append(to_line(line)))
-
-    def events(self, events: Iterable[Mapping[str, Json]]) -> None:
-        lines = [dict(event) for event in events]
-        self._offer("events", 0, lambda: self._events.append(b"".join(map(to_line, lines))))
 
     def training(
         self,
@@ -198,7 +193,6 @@ class RunWriter:
                 synced_s, is_synced = time.monotonic(), True
         self._attempt("seal", self._chunks.close)
         self._attempt("metrics", self._metrics.close)
-        self._attempt("events", self._events.close)
         self._attempt("run", self._farewell)
         self._lock_file.close()
 
@@ -221,7 +215,6 @@ class RunWriter:
     def _sync(self) -> None:
         self._chunks.sync()
         self._metrics.sync()
-        self._events.sync()
 
     def _farewell(self) -> None:
         launch = replace(

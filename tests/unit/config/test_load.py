@@ -99,9 +99,9 @@ def test_numbers_and_words_that_yaml_1_1_reads_wrongly() -> None:
             "run.yaml:4: `trackers.0`: wanted one of 'tensorboard' or 'wandb', got 'tensorbord'",
         ),
         (
-            "sandbox: {backend: dokcer}\n",
-            "run.yaml:4: `sandbox.backend`: wanted auto | docker | bubblewrap | subprocess, "
-            "got 'dokcer'; did you mean `docker`?",
+            "sandbox: {backend: bublewrap}\n",
+            "run.yaml:4: `sandbox.backend`: wanted auto | bubblewrap | subprocess, "
+            "got 'bublewrap'; did you mean `bubblewrap`?",
         ),
     ],
 )

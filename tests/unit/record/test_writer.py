@@ -41,7 +41,6 @@ def test_a_run_folder_holds_what_was_handed_over(folder: Path) -> None:
     writer = RunWriter(folder, CONFIG_YAML)
     writer.trajectory(make_trajectory(), step=1, advantage=0.5)
     writer.metrics({"step": 1, "reward": np.float32(0.25)})
-    writer.events([{"t": 1, "kind": "Finished"}, {"t": 2, "raw": b"\xff"}])
     writer.training(1, {"advantages": np.ones(3, np.float32)}, samples=[("g000000-0", 3)])
     writer.summary({"eval_reward": 0.5})
     writer.close()
@@ -51,7 +50,6 @@ def test_a_run_folder_holds_what_was_handed_over(folder: Path) -> None:
         "run.json",
         "config.yaml",
         "metrics.jsonl",
-        "events.jsonl",
         "summary.json",
         "trajectories/index.jsonl",
         "trajectories/000000.jsonl",
@@ -61,7 +59,6 @@ def test_a_run_folder_holds_what_was_handed_over(folder: Path) -> None:
     assert (folder / "config.yaml").read_text() == CONFIG_YAML
     (metrics,) = (line for _, line in read_lines(folder / "metrics.jsonl"))
     assert metrics["reward"] == 0.25
-    assert [line for _, line in read_lines(folder / "events.jsonl")][1] == {"t": 2, "raw": "\\xff"}
     assert orjson.loads((folder / "summary.json").read_bytes()) == {"eval_reward": 0.5}
 
 
