@@ -8,8 +8,10 @@ the whole box are limited; elsewhere `capabilities()` says that they are not.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
+import signal
 import socket
 import subprocess
 import sys
@@ -35,8 +37,10 @@ _LAUNCHER = (
 )
 _NAMESPACES = (
     "--unshare-user --unshare-all --uid {user} --gid {user} --disable-userns --die-with-parent "
-    "--new-session --hostname box --clearenv --proc /proc --dev /dev"
+    "--as-pid-1 --new-session --hostname box --clearenv --proc /proc --dev /dev"
 )
+_KERNEL_SETTINGS = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi", "mtrr")
+"""Files of /proc that belong to root, who may be us; a box's user has our kernel identity."""
 
 
 class BubblewrapBox(LocalBox):
@@ -111,8 +115,18 @@ class BubblewrapBox(LocalBox):
         return super().cause_of_death()
 
     def end(self, process: subprocess.Popen[bytes]) -> None:
-        process.kill()
-        process.wait(END_TIMEOUT_S)
+        """Kill boxd, the box's init, and all of the box with it; bwrap then reaps it and ends.
+
+        Killed first, bwrap would leave its dead child to the machine's init.
+        """
+        for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        try:
+            process.wait(END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(END_TIMEOUT_S)
 
     def clean_up(self) -> None:
         if self._cgroup is not None:
@@ -143,10 +157,6 @@ class BubblewrapBackend(LocalBackend):
             disk=True,
             notes=tuple(_notes(self.cgroups)),
         )
-
-    async def close(self) -> None:
-        await super().close()
-        self.cgroups.close()
 
 
 def _notes(cgroups: Cgroups) -> Iterator[str]:
@@ -189,6 +199,9 @@ def _working_bwrap() -> str:
 def _system_mounts() -> Iterator[str]:
     """/usr and the way to it, and the two files of /etc that programs in it need to start."""
     yield from ("--ro-bind", "/usr", "/usr")
+    for name in _KERNEL_SETTINGS:
+        if os.path.exists(f"/proc/{name}"):
+            yield from ("--ro-bind", f"/proc/{name}", f"/proc/{name}")
     for folder in map(Path, ("/bin", "/sbin", "/lib", "/lib64", "/lib32")):
         if folder.is_symlink():
             yield from ("--symlink", os.readlink(folder), str(folder))

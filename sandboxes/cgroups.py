@@ -10,6 +10,7 @@ that was killed can be told from those in use.
 from __future__ import annotations
 
 import errno
+import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from pathlib import Path
 from sandboxes.ownership import local_name_may_live, this_process
 from sandboxes.spec import SandboxSpec
 
+_PREFIX = "agentrl-"
 _ROOT = Path("/sys/fs/cgroup")
 _CPU_PERIOD_US = 100_000
 _OOM_FILES = ("memory.events", "memory.oom_control")
@@ -86,7 +88,7 @@ class Cgroups:
         folders: dict[Path, None] = {}
         try:
             for controller, parent in self.parents.items():
-                folder = parent / name
+                folder = parent / (_PREFIX + name)
                 folder.mkdir(exist_ok=folder in folders)
                 folders[folder] = None
                 for file, value in self._settings(controller, spec):
@@ -122,14 +124,9 @@ class Cgroups:
     def sweep(self) -> None:
         """Remove the groups of workers that are gone."""
         for parent in set(self.parents.values()):
-            for folder in parent.iterdir():
-                if folder.is_dir() and not local_name_may_live(folder.name):
+            for folder in parent.glob(_PREFIX + "*"):
+                if not local_name_may_live(folder.name.removeprefix(_PREFIX)):
                     BoxCgroup(folders=(folder,)).remove()
-
-    def close(self) -> None:
-        """Leave nothing behind; what other workers still use stays."""
-        for parent in set(self.parents.values()):
-            _removed(parent)
 
 
 def _version_1_parents(root: Path, own: Mapping[str, str]) -> dict[str, Path]:
@@ -138,8 +135,8 @@ def _version_1_parents(root: Path, own: Mapping[str, str]) -> dict[str, Path]:
         for controller in {"memory", "pids", "cpu"} & set(controllers.split(",")):
             # Inside a container our path may be the host's, and the mount's top be our group.
             for parent in (root / controllers / path.lstrip("/"), root / controllers):
-                if _can_make(parent / "agentrl"):
-                    parents[controller] = parent / "agentrl"
+                if _can_make(parent):
+                    parents[controller] = parent
                     break
     return parents
 
@@ -150,15 +147,9 @@ def _version_2_parents(root: Path, own: str) -> dict[str, Path]:
     for candidate in (here, *here.parents):
         if not candidate.is_relative_to(root):
             break
-        wanted = {"memory", "pids", "cpu"} & set(_words(candidate / "cgroup.subtree_control"))
-        parent = candidate / "agentrl"
-        if wanted and _can_make(parent):
-            try:
-                enable = " ".join(f"+{name}" for name in sorted(wanted))
-                (parent / "cgroup.subtree_control").write_text(enable)
-            except OSError:
-                continue
-            return dict.fromkeys(sorted(wanted), parent)
+        has = {"memory", "pids", "cpu"} & set(_words(candidate / "cgroup.subtree_control"))
+        if has and _can_make(candidate):
+            return dict.fromkeys(sorted(has), candidate)
     return {}
 
 
@@ -168,9 +159,8 @@ def _has_swap_control(parent: Path) -> bool:
 
 
 def _can_make(parent: Path) -> bool:
+    probe = parent / f"{_PREFIX}{this_process().local_name}-{secrets.token_hex(4)}"
     try:
-        parent.mkdir(exist_ok=True)
-        probe = parent / f"{this_process().local_name}-probe"
         probe.mkdir()
         probe.rmdir()
     except OSError:

@@ -108,21 +108,24 @@ class LocalBackend(abc.ABC):
         box = StreamSandbox(spec=spec, sandbox_id=local.box_id, client=client, host=local)
         self.boxes[local.box_id] = box
         try:
+            await self._start(local, client)
+            if spec.files:
+                await box.upload(spec.files)
+        except BaseException:
+            await box.close()
+            raise
+        return box
+
+    async def _start(self, local: LocalBox, client: BoxClient) -> None:
+        try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 await client.connect(local.our_end)
                 await self.in_thread(local.start)
                 client.write(boot_bytes(same_python=True))
                 await client.ready()
-            if spec.files:
-                await box.upload(spec.files)
-        except (TimeoutError, SandboxLost) as e:
+        except (OSError, TimeoutError, SandboxLost) as e:
             cause = local.cause_of_death() or str(e) or f"no answer within {START_TIMEOUT_S:.0f} s"
-            await box.close()
             raise SandboxError(f"could not start a {self.name} box: {cause}") from e
-        except BaseException:
-            await box.close()
-            raise
-        return box
 
     async def close(self) -> None:
         async with asyncio.TaskGroup() as group:

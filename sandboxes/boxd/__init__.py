@@ -16,5 +16,6 @@ Invariants:
   and cleared environments do not get away, and siblings are not touched. When that does not end
   quickly (a fork bomb), everything in the box but boxd and init is killed in one system call.
 - Memory is bounded whatever a command prints, and no command can hold up the loop.
-- boxd ends when its stream does, and the box with it.
+- boxd is the box's init where the backend can make it so: it reaps orphans, and no signal from
+  inside the box can end or stop it. It ends when its stream does, and the box with it.
 """

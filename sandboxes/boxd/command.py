@@ -94,7 +94,6 @@ class Command:
         else:
             self.loop.close(fd)
             self.status_fd = -1
-            posix.waitpid(self.supervisor, 0)
         if self.has_ended:
             self.deadline = time.monotonic() + GRACE_S
         self.on_change(self)

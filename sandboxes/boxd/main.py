@@ -66,6 +66,7 @@ class Boxd:
         while True:
             self.loop.flush()
             self.loop.turn(self.wait_ms())
+            self.reap_orphans()
             self.check_deadlines()
             self.pump_downloads()
 
@@ -132,6 +133,7 @@ class Boxd:
         for word in words[num_args:]:
             key, _, env[key] = word.partition(b"=")
         command = Command(self.loop, command_id, cap, timeout_s or NEVER, self.on_change)
+        self.reap_orphans()  # the dead count as processes
         pipes: list[int] = []
         try:
             for _ in range(4 if payload[0] & HAS_STDIN else 3):
@@ -156,6 +158,7 @@ class Boxd:
 
     def on_change(self, command: Command) -> None:
         if not command.is_supervised and not command.record and not command.kill_rounds:
+            command.kill_rounds = 1
             self.kill_all(command)  # somebody killed the supervisor: its tree has no owner now
         if command.has_ended and not command.captures and not command.is_answered:
             self.answer(command)
@@ -199,7 +202,20 @@ class Boxd:
             del self.drains[fd]
             self.loop.close(fd)
 
-    # deadlines and kills
+    # orphans, deadlines and kills
+
+    def reap_orphans(self) -> None:
+        """We are the box's init, or the reaper of what its commands leave behind."""
+        while True:
+            try:
+                pid, _ = posix.waitpid(-1, posix.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            for command in self.commands.values():
+                if command.supervisor == pid:
+                    command.supervisor = 0
 
     def check_deadlines(self) -> None:
         now = time.monotonic()
@@ -216,7 +232,7 @@ class Boxd:
         if not command.is_supervised:
             return
         command.kill_rounds += 1
-        if command.kill_rounds == 1:
+        if command.kill_rounds == 1 and command.supervisor:
             posix.kill(command.supervisor, KILL_SIGNAL)
             command.deadline = time.monotonic() + TREE_KILL_S
         else:
@@ -226,14 +242,17 @@ class Boxd:
     def kill_all(self, cause: Command) -> None:
         """All processes but init and us, in one call: a fork bomb outruns any list."""
         if not self.is_isolated:
-            if cause.is_supervised:
+            if cause.supervisor:
                 posix.kill(cause.supervisor, _signal.SIGKILL)
             return
         for command in self.commands.values():
             if command is not cause and command.is_supervised and not command.is_answered:
                 command.kill_rounds = command.kill_rounds or 1
                 command.err.add(COLLATERAL)
-        posix.kill(-1, _signal.SIGKILL)
+        try:  # noqa: SIM105  # contextlib would have to be loaded
+            posix.kill(-1, _signal.SIGKILL)
+        except ProcessLookupError:  # nobody was left
+            pass
 
     def count_oom_kills(self) -> int:
         if not self.oom_file:
@@ -261,8 +280,7 @@ def main(args: "list[str]") -> None:
     prctl(PR_SET_DUMPABLE, 0)  # commands share our user: keep them out of our memory and stream
     prepare_supervisors()
     is_isolated = "isolated" in options
-    if not is_isolated:  # nobody else would reap what commands leave behind
-        prctl(PR_SET_CHILD_SUBREAPER, 1)
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
     try:
         Boxd(is_isolated=is_isolated, oom_file=options.get("oom", "").encode()).run()
     finally:
