@@ -19,7 +19,7 @@ from safetensors import safe_open
 from safetensors.numpy import save
 
 from agentrl.record.codec import TOKEN, Fate, encode, token_columns
-from agentrl.record.index import IndexRow
+from agentrl.record.index import index_line
 from agentrl.record.jsonl import AppendFile, to_line, write_whole
 from agentrl.record.layout import RunLayout
 from agentrl.types import Trajectory
@@ -45,15 +45,14 @@ class ChunkWriter:
     def append(self, trajectory: Trajectory, fate: Fate) -> None:
         tokens = token_columns(trajectory)
         token_start = self._tokens.append(tokens.tobytes()) // TOKEN.itemsize
-        line = to_line({**encode(trajectory, fate), "token_start": token_start})
-        row = IndexRow.of(
-            trajectory,
-            fate,
+        line = {**encode(trajectory, fate, tokens), "token_start": token_start}
+        text = to_line(line)
+        row = index_line(
+            line,
             launch=self._launch,
             chunk=self._chunk,
-            line_start=self._text.append(line),
-            line_bytes=len(line),
-            token_start=token_start,
+            line_start=self._text.append(text),
+            line_bytes=len(text),
         )
         self._index.append(to_line(row))
 

@@ -40,6 +40,7 @@ from agentrl.types import (
 
 TOKEN = np.dtype([("ids", "<i4"), ("logprobs", "<f4"), ("policy_versions", "<i4")])
 """One token in an open chunk; a sealed chunk holds each field as a column of its own."""
+_NO_IDS = np.zeros(0, dtype=np.int32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +57,13 @@ class Fate:
 # ---------------------------------------------------------------------------- to the record
 
 
-def encode(trajectory: Trajectory, fate: Fate) -> dict[str, Json]:
-    """The line of a trajectory, as a mapping."""
-    versions = sampled_versions(trajectory)
+def encode(trajectory: Trajectory, fate: Fate, tokens: NDArray[np.void]) -> dict[str, Json]:
+    """The line of a trajectory whose `token_columns` are `tokens`.
+
+    Values of it may be dataclasses, which `to_line` writes as mappings of their fields.
+    """
+    versions = tokens["policy_versions"]
+    sampled = versions[versions >= 0]
     return {
         "trajectory_id": trajectory.trajectory_id,
         "task_id": trajectory.task_id,
@@ -70,97 +75,41 @@ def encode(trajectory: Trajectory, fate: Fate) -> dict[str, Json]:
         "dropped": fate.dropped,
         "advantage": fate.advantage,
         "reward": trajectory.reward,
-        "reward_parts": [_encode_part(part) for part in trajectory.reward_parts],
-        "metrics": dict(trajectory.metrics),
-        "stop_reason": trajectory.stop_reason.value,
-        "outcome": trajectory.outcome.value,
+        "reward_parts": trajectory.reward_parts,
+        "metrics": trajectory.metrics,
+        "stop_reason": trajectory.stop_reason,
+        "outcome": trajectory.outcome,
         "error": trajectory.error,
-        "policy_versions": versions,
-        "num_tokens": trajectory.num_tokens,
-        "num_sampled_tokens": trajectory.num_sampled_tokens,
+        "num_turns": len(trajectory.turns),
+        "num_tokens": len(tokens),
+        "num_sampled_tokens": len(sampled),
+        "policy_versions": (sampled.min(), sampled.max()) if len(sampled) else None,
         "seed": trajectory.seed,
         "started_s": trajectory.started_s,
         "seconds": trajectory.seconds,
         "tool_seconds": trajectory.tool_seconds,
-        "messages": [_encode_message(message) for message in trajectory.messages],
-        "turns": [_encode_turn(turn) for turn in trajectory.turns],
-        "placements": [[p.turn, p.worker_id, p.bucket] for p in trajectory.placements],
-        "rows": [[[s.origin.value, s.turn, len(s)] for s in row] for row in trajectory.rows],
+        "messages": trajectory.messages,
+        "turns": trajectory.turns,
+        "placements": trajectory.placements,
+        "rows": [[[s.origin, s.turn, len(s.ids)] for s in row] for row in trajectory.rows],
     }
-
-
-def sampled_versions(trajectory: Trajectory) -> tuple[int, int] | None:
-    """The oldest and newest weights that sampled a token of it."""
-    runs = [s.policy_versions for row in trajectory.rows for s in row if len(s)]
-    sampled = [versions for versions in runs if versions is not None]
-    if not sampled:
-        return None
-    return min(int(v.min()) for v in sampled), max(int(v.max()) for v in sampled)
 
 
 def token_columns(trajectory: Trajectory) -> NDArray[np.void]:
     """All tokens of a trajectory, in the order of its line's `rows`."""
-    tokens = np.zeros(trajectory.num_tokens, dtype=TOKEN)
-    tokens["policy_versions"] = -1
-    start = 0
-    for segment in (segment for row in trajectory.rows for segment in row):
-        run = tokens[start : start + len(segment)]
-        run["ids"] = segment.ids
+    segments = [segment for row in trajectory.rows for segment in row]
+    ids = np.concatenate([_NO_IDS, *(segment.ids for segment in segments)])
+    tokens = np.zeros(len(ids), dtype=TOKEN)
+    tokens["ids"] = ids
+    logprobs, versions = tokens["logprobs"], tokens["policy_versions"]
+    versions[:] = -1
+    end = 0
+    for segment in segments:
+        start, end = end, end + len(segment.ids)
         if segment.logprobs is not None and segment.policy_versions is not None:
-            run["logprobs"] = segment.logprobs
-            run["policy_versions"] = segment.policy_versions
-        start += len(segment)
+            logprobs[start:end] = segment.logprobs
+            versions[start:end] = segment.policy_versions
     return tokens
-
-
-def _encode_turn(turn: Turn) -> dict[str, Json]:
-    return {
-        "text": turn.text,
-        "reasoning": turn.reasoning,
-        "calls": [_encode_call(call) for call in turn.calls],
-        "results": [_encode_result(result) for result in turn.results],
-        "reply": turn.reply,
-        "reward": turn.reward,
-        "is_truncated": turn.is_truncated,
-    }
-
-
-def _encode_call(call: ToolCall) -> dict[str, Json]:
-    return {
-        "name": call.name,
-        "arguments": dict(call.arguments),
-        "id": call.id,
-        "error": call.error,
-    }
-
-
-def _encode_result(result: ToolResult) -> dict[str, Json]:
-    return {
-        "call_id": result.call_id,
-        "name": result.name,
-        "text": result.text,
-        "status": result.status,
-        "seconds": result.seconds,
-    }
-
-
-def _encode_message(message: Message) -> dict[str, Json]:
-    return {
-        "role": message.role,
-        "content": message.content,
-        "calls": [_encode_call(call) for call in message.calls],
-        "call_id": message.call_id,
-        "name": message.name,
-    }
-
-
-def _encode_part(part: RewardPart) -> dict[str, Json]:
-    return {
-        "name": part.name,
-        "value": part.value,
-        "weight": part.weight,
-        "rationale": part.rationale,
-    }
 
 
 # ---------------------------------------------------------------------------- from the record
@@ -184,10 +133,7 @@ def decode(line: Mapping[str, Any], columns: Mapping[str, NDArray[Any]]) -> Traj
         stop_reason=StopReason(line["stop_reason"]),
         outcome=Outcome(line["outcome"]),
         error=line["error"],
-        placements=tuple(
-            Placement(turn=turn, worker_id=worker, bucket=bucket)
-            for turn, worker, bucket in line["placements"]
-        ),
+        placements=tuple(Placement(**placement) for placement in line["placements"]),
         seed=line["seed"],
         started_s=line["started_s"],
         seconds=line["seconds"],

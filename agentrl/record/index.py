@@ -6,11 +6,11 @@ run reads no text at all. It is written after the line it points to.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
-from agentrl.record.codec import Fate, sampled_versions
-from agentrl.types import Outcome, StopReason, Trajectory
+from agentrl.types import Json, Outcome, StopReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,47 +44,26 @@ class IndexRow:
     """Offset into the chunk's token columns, in tokens; there are `num_tokens` of them."""
 
     @classmethod
-    def of(
-        cls,
-        trajectory: Trajectory,
-        fate: Fate,
-        *,
-        launch: int,
-        chunk: int,
-        line_start: int,
-        line_bytes: int,
-        token_start: int,
-    ) -> IndexRow:
-        return cls(
-            trajectory_id=trajectory.trajectory_id,
-            task_id=trajectory.task_id,
-            group_id=trajectory.group_id,
-            sibling=trajectory.sibling,
-            attempt=trajectory.attempt,
-            split=trajectory.split,
-            step=fate.step,
-            dropped=fate.dropped,
-            advantage=fate.advantage,
-            reward=trajectory.reward,
-            stop_reason=trajectory.stop_reason,
-            outcome=trajectory.outcome,
-            num_turns=len(trajectory.turns),
-            num_tokens=trajectory.num_tokens,
-            num_sampled_tokens=trajectory.num_sampled_tokens,
-            policy_versions=sampled_versions(trajectory),
-            started_s=trajectory.started_s,
-            seconds=trajectory.seconds,
-            launch=launch,
-            chunk=chunk,
-            line_start=line_start,
-            line_bytes=line_bytes,
-            token_start=token_start,
-        )
-
-    @classmethod
     def parse(cls, line: dict[str, Any]) -> IndexRow:
         versions = line["policy_versions"]
         line["policy_versions"] = None if versions is None else tuple(versions)
         line["stop_reason"] = StopReason(line["stop_reason"])
         line["outcome"] = Outcome(line["outcome"])
         return cls(**line)
+
+
+_PLACE = ("launch", "chunk", "line_start", "line_bytes")
+_FROM_LINE = tuple(field.name for field in fields(IndexRow) if field.name not in _PLACE)
+
+
+def index_line(
+    line: Mapping[str, Json], *, launch: int, chunk: int, line_start: int, line_bytes: int
+) -> dict[str, Json]:
+    """The index row of a trajectory's line, and of where that line lies."""
+    return {
+        **{name: line[name] for name in _FROM_LINE},
+        "launch": launch,
+        "chunk": chunk,
+        "line_start": line_start,
+        "line_bytes": line_bytes,
+    }

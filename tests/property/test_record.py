@@ -122,7 +122,7 @@ fates = st.builds(
 @settings(deadline=None)
 def test_a_trajectory_comes_back_equal(trajectory: Trajectory, fate: Fate) -> None:
     tokens = token_columns(trajectory)
-    line = orjson.loads(to_line(encode(trajectory, fate)))
+    line = orjson.loads(to_line(encode(trajectory, fate, tokens)))
     back = decode(line, {name: tokens[name] for name in TOKEN.names or ()})
     assert comparable(back) == comparable(trajectory)
 

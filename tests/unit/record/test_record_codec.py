@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import orjson
 from sample_trajectories import comparable, make_trajectory
 
@@ -10,7 +12,7 @@ from agentrl.types import Message, Outcome, StopReason, ToolCall, Trajectory, Tu
 
 def through_disk(trajectory: Trajectory) -> Trajectory:
     tokens = token_columns(trajectory)
-    line = orjson.loads(to_line(encode(trajectory, Fate(step=1))))
+    line = orjson.loads(to_line(encode(trajectory, Fate(step=1), tokens)))
     return decode(line, {name: tokens[name] for name in TOKEN.names or ()})
 
 
@@ -42,15 +44,19 @@ def test_numbers_that_json_lacks_become_unscored_or_nan() -> None:
 
 
 def test_text_is_stored_once() -> None:
-    trajectory = make_trajectory(messages=(Message("user", "only-here"),))
-    line = to_line(encode(trajectory, Fate(step=1)))
+    line = to_line(line_of(make_trajectory(messages=(Message("user", "only-here"),))))
     assert line.count(b"only-here") == 1
     assert line.count(b"next0") == 1
 
 
 def test_a_line_says_what_became_of_the_attempt() -> None:
     fate = Fate(step=12, dropped="zero_variance", advantage=0.5)
-    line = encode(make_trajectory(), fate)
+    line = line_of(make_trajectory(), fate)
     assert decode_fate(line) == fate
     assert (line["step"], line["dropped"], line["advantage"]) == (12, "zero_variance", 0.5)
     assert line["policy_versions"] == (1, 2)
+    assert (line["num_turns"], line["num_tokens"], line["num_sampled_tokens"]) == (2, 19, 6)
+
+
+def line_of(trajectory: Trajectory, fate: Fate | None = None) -> dict[str, Any]:
+    return encode(trajectory, fate or Fate(step=1), token_columns(trajectory))
