@@ -53,7 +53,7 @@ from scheduler.events import (
 )
 from scheduler.fleet import Fleet, Key
 from scheduler.policies import AdmissionPolicy, Observer, RoutePolicy
-from scheduler.trajectories import Trajectory
+from scheduler.trajectories import Group, Trajectory
 from scheduler.views import AdmissionView, Phase, TrajectoryView
 from scheduler.waiting import WaitingLanes
 
@@ -85,8 +85,8 @@ class Scheduler:
         self._jobs: dict[str, _Job] = {}
         self._fleet = Fleet()
         self._trajectories: dict[Key, Trajectory] = {}
-        self._groups: dict[tuple[str, str], dict[str, Trajectory]] = {}
-        """Open attempts by job and group."""
+        self._groups: dict[tuple[str, str], Group] = {}
+        """By job and group id, while an attempt is open."""
         self._waiting = WaitingLanes()
         self._last_seq = -1
         self._last_t = -inf
@@ -205,9 +205,9 @@ class Scheduler:
             if event.generation <= known.generation:
                 return
             self._end(known, is_complete=False)
-        trajectory = self._trajectories[key] = Trajectory.from_submitted(event)
-        group = self._groups.setdefault((event.job, event.group_id), {})
-        group[event.trajectory_id] = trajectory
+        group = self._groups.setdefault((event.job, event.group_id), Group())
+        trajectory = self._trajectories[key] = Trajectory.from_submitted(event, group)
+        group.open[event.trajectory_id] = trajectory
 
     def _update_trajectory(
         self,
@@ -240,7 +240,7 @@ class Scheduler:
                 trajectory.tool_returned(event)
             case Finished():
                 self._end(trajectory, is_complete=True)
-                self._reorder_siblings(trajectory)
+                self._tell_siblings(trajectory, event.tokens)
             case Failed():
                 self._end(trajectory, is_complete=False)
             case ToolStarted():
@@ -267,24 +267,25 @@ class Scheduler:
 
     def _enqueue(self, trajectory: Trajectory) -> None:
         view = trajectory.view()
-        self._waiting.push(trajectory, self._routing.lane(view), self._routing.order(view))
+        workers = self._fleet.serving_rollout(view.job)
+        lane = self._routing.lane(view, workers)
+        self._waiting.push(trajectory, lane, self._routing.order(view))
 
     def _end(self, trajectory: Trajectory, *, is_complete: bool) -> None:
         self._fleet.free(trajectory.key)
         self._waiting.withdraw(trajectory)
         del self._trajectories[trajectory.key]
-        group_key = (trajectory.submitted.job, trajectory.submitted.group_id)
-        group = self._groups[group_key]
-        del group[trajectory.submitted.trajectory_id]
-        if not group:
-            del self._groups[group_key]
+        group = trajectory.group
+        del group.open[trajectory.submitted.trajectory_id]
+        if not group.open:
+            del self._groups[trajectory.submitted.job, trajectory.submitted.group_id]
         for observer in self._observers:
             observer.ended(trajectory.view(), is_complete=is_complete)
 
-    def _reorder_siblings(self, ended: Trajectory) -> None:
-        """A finished attempt tells of its siblings: those that wait get their place anew."""
-        group = self._groups.get((ended.submitted.job, ended.submitted.group_id), {})
-        for sibling in group.values():
+    def _tell_siblings(self, ended: Trajectory, tokens: int) -> None:
+        """A finished attempt says something of its group: those that wait get their place anew."""
+        ended.group.finished(tokens)
+        for sibling in ended.group.open.values():
             if sibling.phase is Phase.WAITING:
                 self._enqueue(sibling)
 

@@ -9,14 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from scheduler.residual import Residual
 from scheduler.views import AdmissionView, TrajectoryView, WorkerView
 
 
 class RoutePolicy(Protocol):
     """Which worker serves a turn, and who goes first when slots are scarce."""
 
-    def lane(self, trajectory: TrajectoryView) -> str:
-        """The queue a ready turn waits in. Inside a lane nobody overtakes its head."""
+    def lane(self, trajectory: TrajectoryView, workers: Sequence[WorkerView]) -> str:
+        """The queue a ready turn waits in. Inside a lane nobody overtakes its head.
+
+        `workers` are all that serve rollout for the trajectory's job, full ones too.
+        """
         ...
 
     def order(self, trajectory: TrajectoryView) -> float:
@@ -26,10 +30,7 @@ class RoutePolicy(Protocol):
     def choose(
         self, trajectory: TrajectoryView, workers: Sequence[WorkerView]
     ) -> WorkerView | None:
-        """A worker with a free slot, or None to wait until something changes.
-
-        `workers` are all that serve rollout for the trajectory's job, full ones too.
-        """
+        """A worker with a free slot, or None to wait until something changes."""
         ...
 
 
@@ -57,3 +58,9 @@ class Observer(Protocol):
     def ended(self, trajectory: TrajectoryView, *, is_complete: bool) -> None:
         """An attempt is over; `is_complete` is False when it was lost on the way."""
         ...
+
+
+class LengthEstimator(Observer, Protocol):
+    """How many tokens an attempt still has to sample."""
+
+    def predict(self, trajectory: TrajectoryView) -> Residual: ...

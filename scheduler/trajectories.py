@@ -10,10 +10,25 @@ from scheduler.views import Phase, ToolFact, TrajectoryView, WorkerView
 
 
 @dataclass(slots=True)
+class Group:
+    """Attempts at one task, while any of them is open."""
+
+    open: dict[str, Trajectory] = field(default_factory=dict)
+    finished_tokens: tuple[int, ...] = ()
+
+    def finished(self, tokens: int) -> None:
+        """A member came to its end; what the others' views say of the group is out of date."""
+        self.finished_tokens += (tokens,)
+        for trajectory in self.open.values():
+            trajectory.forget_view()
+
+
+@dataclass(slots=True)
 class Trajectory:
     """One open attempt. Mutable and private to the scheduler; `view()` is what leaves it."""
 
     submitted: Submitted
+    group: Group
     generation: int
     phase: Phase = Phase.RESTING
     turn: int = -1
@@ -32,8 +47,8 @@ class Trajectory:
     _view: TrajectoryView | None = None
 
     @classmethod
-    def from_submitted(cls, event: Submitted) -> Trajectory:
-        return cls(event, event.generation, context_tokens=event.prompt_tokens)
+    def from_submitted(cls, event: Submitted, group: Group) -> Trajectory:
+        return cls(event, group, event.generation, context_tokens=event.prompt_tokens)
 
     @property
     def key(self) -> Key:
@@ -88,6 +103,9 @@ class Trajectory:
         self.phase = Phase.LOST
         self._view = None
 
+    def forget_view(self) -> None:
+        self._view = None
+
     def view(self) -> TrajectoryView:
         if self._view is None:
             submitted = self.submitted
@@ -109,6 +127,7 @@ class Trajectory:
                 ready_t=self.ready_t,
                 home_id=self.home_id,
                 home_generation=self.home_generation,
+                siblings_finished=self.group.finished_tokens,
                 last_move_turn=self.last_move_turn,
             )
         return self._view

@@ -59,6 +59,8 @@ class TrajectoryView:
     home_id: str | None
     """The worker that served it last and may hold its cache."""
     home_generation: int
+    siblings_finished: tuple[int, ...]
+    """Sampled tokens of the attempts of its group that came to their end, in that order."""
     last_move_turn: int
     """The turn at which it changed workers last; -1 when it never did."""
 

@@ -1,45 +1,7 @@
-from scheduler.events import Role
+from scheduler_views import trajectory, worker
+
 from scheduler.routing.least_load import LeastLoad
-from scheduler.views import Phase, TrajectoryView, WorkerView
-
-
-def worker(worker_id: str, *, running: int, slots: int = 10, generation: int = 0) -> WorkerView:
-    return WorkerView(
-        worker_id=worker_id,
-        generation=generation,
-        job="main",
-        role=Role.ROLLOUT,
-        bucket="default",
-        tp=1,
-        max_running=slots,
-        kv_tokens=None,
-        policy_version=0,
-        num_running=running,
-        running_tokens=0,
-    )
-
-
-def trajectory(home: str | None = None, home_generation: int = 0) -> TrajectoryView:
-    return TrajectoryView(
-        job="main",
-        trajectory_id="t0",
-        generation=0,
-        group_id="g0",
-        task_family="",
-        is_eval=False,
-        prompt_tokens=0,
-        submitted_t=0.0,
-        phase=Phase.WAITING,
-        turn=0,
-        tokens=0,
-        turn_tokens=(),
-        tools=(),
-        context_tokens=0,
-        ready_t=1.0,
-        home_id=home,
-        home_generation=home_generation,
-        last_move_turn=-1,
-    )
+from scheduler.views import TrajectoryView, WorkerView
 
 
 def chosen(policy: LeastLoad, view: TrajectoryView, *workers: WorkerView) -> str | None:
@@ -61,17 +23,26 @@ def test_full_fleet_makes_it_wait() -> None:
 def test_sticks_to_its_home_until_the_gap_is_large() -> None:
     sticky = LeastLoad(sticky_gap=0.3)
     other = worker("other", running=0)
-    assert chosen(sticky, trajectory("home"), other, worker("home", running=3)) == "home"
-    assert chosen(sticky, trajectory("home"), other, worker("home", running=4)) == "other"
+    assert chosen(sticky, trajectory(home_id="home"), other, worker("home", running=3)) == "home"
+    assert chosen(sticky, trajectory(home_id="home"), other, worker("home", running=4)) == "other"
 
 
 def test_full_home_is_left() -> None:
     sticky = LeastLoad(sticky_gap=1.0)
     workers = (worker("home", running=10), worker("other", running=9))
-    assert chosen(sticky, trajectory("home"), *workers) == "other"
+    assert chosen(sticky, trajectory(home_id="home"), *workers) == "other"
 
 
 def test_restarted_home_holds_no_cache_and_is_no_home() -> None:
     sticky = LeastLoad(sticky_gap=1.0)
     workers = (worker("other", running=0), worker("home", running=1, generation=1))
-    assert chosen(sticky, trajectory("home", home_generation=0), *workers) == "other"
+    assert chosen(sticky, trajectory(home_id="home"), *workers) == "other"
+
+
+def test_waiting_for_home_stands_in_its_line_while_it_lives() -> None:
+    loyal = LeastLoad(waits_for_home=True)
+    full, idle = worker("home", running=10), worker("other", running=0)
+    assert chosen(loyal, trajectory(home_id="home"), idle, full) is None
+    assert loyal.lane(trajectory(home_id="home"), (idle, full)) == "home"
+    assert chosen(loyal, trajectory(home_id="home"), idle) == "other"
+    assert loyal.lane(trajectory(home_id="home"), (idle,)) == ""

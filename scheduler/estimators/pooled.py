@@ -1,0 +1,59 @@
+"""Two trees that look at different facts, pooled: our default.
+
+What an attempt's own tools say and what its siblings' lengths say are nearly independent evidence, so
+their odds multiply: for each bin, the odds of ending there are the odds by history times the odds
+by siblings, over the odds without either. One tree over both would see each pair of contexts too
+seldom.
+"""
+
+from __future__ import annotations
+
+from scheduler.estimators.context_tree import ContextTree, siblings, tool_history
+from scheduler.residual import Residual
+from scheduler.views import TrajectoryView
+
+_LIMIT = 0.999
+
+
+class PooledTrees:
+    def __init__(self, *, half_life: float = 2000.0, strength: float = 120.0) -> None:
+        self._history = ContextTree(tool_history, half_life=half_life, strength=strength)
+        self._siblings = ContextTree(siblings, half_life=half_life, strength=strength)
+
+    def turn_ready(self, trajectory: TrajectoryView) -> None:
+        self._history.turn_ready(trajectory)
+        self._siblings.turn_ready(trajectory)
+
+    def placed(self, trajectory: TrajectoryView) -> None:
+        """Placement tells nothing of length."""
+
+    def turn_finished(self, trajectory: TrajectoryView) -> None:
+        self._history.turn_finished(trajectory)
+        self._siblings.turn_finished(trajectory)
+
+    def ended(self, trajectory: TrajectoryView, *, is_complete: bool) -> None:
+        self._history.ended(trajectory, is_complete=is_complete)
+        self._siblings.ended(trajectory, is_complete=is_complete)
+
+    def predict(self, trajectory: TrajectoryView) -> Residual:
+        by_history = self._history.hazards(trajectory)
+        if not trajectory.siblings_finished:
+            return Residual.from_hazards(by_history)
+        by_siblings = self._siblings.hazards(trajectory)
+        base = self._history.base_hazards()
+        return Residual.from_hazards(
+            [
+                _pool(one, other, neither)
+                for one, other, neither in zip(by_history, by_siblings, base, strict=True)
+            ]
+        )
+
+
+def _pool(one: float, other: float, neither: float) -> float:
+    odds = _odds(one) * _odds(other) / _odds(neither)
+    return odds / (1.0 + odds)
+
+
+def _odds(probability: float) -> float:
+    clipped = min(max(probability, 1.0 - _LIMIT), _LIMIT)
+    return clipped / (1.0 - clipped)
