@@ -55,7 +55,7 @@ class Permits:
         except asyncio.CancelledError:
             if wish in self._queue:
                 self._queue.remove(wish)
-            else:  # granted and cancelled in the same turn of the event loop
+            elif not wish.granted.cancelled():  # granted in the same turn of the event loop
                 self._add(-num_boxes, -memory_bytes)
             self._grant()
             raise
@@ -67,8 +67,9 @@ class Permits:
     def _grant(self) -> None:
         while self._queue and self._fits(self._queue[0].num_boxes, self._queue[0].memory_bytes):
             wish = self._queue.popleft()
-            self._add(wish.num_boxes, wish.memory_bytes)
-            wish.granted.set_result(None)
+            if not wish.granted.cancelled():
+                self._add(wish.num_boxes, wish.memory_bytes)
+                wish.granted.set_result(None)
 
     def _fits(self, num_boxes: int, memory_bytes: int) -> bool:
         return (

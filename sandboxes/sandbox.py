@@ -114,7 +114,9 @@ class Sandbox(Protocol):
         """Put a mapping of paths to contents, or a local tree, under the workdir."""
         ...
 
-    async def download(self, path: str, *, max_bytes: int = 64 * 1024 * 1024) -> dict[str, bytes]:
+    async def download(
+        self, path: str = ".", *, max_bytes: int = 64 * 1024 * 1024
+    ) -> dict[str, bytes]:
         """Plain files under `path`, keyed by path relative to it; links are not followed."""
         ...
 

@@ -44,6 +44,7 @@ async def test_the_count_would_see_survivors(box: Sandbox, sleepers: Sleepers, e
     assert sleepers.count() == 0
 
 
+@pytest.mark.slow
 async def test_siblings_are_unharmed(box: Sandbox, sleepers: Sleepers) -> None:
     sibling = asyncio.create_task(box.exec("sleep 1.5; echo unharmed"))
     await box.exec(f"{sleepers.command} > /dev/null 2>&1 &")
@@ -62,6 +63,7 @@ async def test_output_until_the_deadline_is_kept(box: Sandbox) -> None:
     assert (result.out, result.timed_out) == (b"before\n", True)
 
 
+@pytest.mark.slow
 async def test_a_background_child_with_the_pipes_does_not_hold_the_call(
     box: Sandbox, sleepers: Sleepers
 ) -> None:
@@ -94,6 +96,7 @@ async def test_a_cancelled_call_is_killed_in_the_box(box: Sandbox, sleepers: Sle
     assert (await box.exec(["true"])).ok
 
 
+@pytest.mark.slow
 async def test_kills_that_follow_at_once_are_not_lost(box: Sandbox, sleepers: Sleepers) -> None:
     """A cancellation may reach boxd before the supervisor that it is meant for has started."""
     for _ in range(20):

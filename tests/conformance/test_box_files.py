@@ -108,6 +108,7 @@ async def test_downloads_take_plain_files_only(box: Sandbox) -> None:
         await box.download("d/all")
 
 
+@pytest.mark.slow
 async def test_bombs_are_cut_off(box: Sandbox) -> None:
     await box.exec(
         "mkdir sparse many; truncate -s 30M sparse/file; cd many; seq 20000 | xargs touch"

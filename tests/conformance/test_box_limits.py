@@ -30,6 +30,7 @@ async def test_memory_of_one_process(box: Sandbox, promises: Promise) -> None:
     assert not (await box.exec(["false"])).oom
 
 
+@pytest.mark.slow
 async def test_memory_of_many_processes_is_one_sum(box: Sandbox, promises: Promise) -> None:
     promises("memory")
     holder = "python3 -c 'import time; x = bytearray(60 << 20); time.sleep(4)' & "
@@ -53,29 +54,23 @@ async def test_processes(box: Sandbox, promises: Promise) -> None:
     assert running < SPEC.pids
 
 
+@pytest.mark.slow
 async def test_a_fork_bomb_ends_with_its_time_out(
     box: Sandbox, neighbour: Sandbox, promises: Promise
 ) -> None:
     promises("pids", "cpus")
 
-    async def median_call_s() -> float:
-        seconds = []
-        for _ in range(15):
-            started = time.perf_counter()
-            assert (await neighbour.exec(["true"], timeout_s=20)).ok
-            seconds.append(time.perf_counter() - started)
-        return sorted(seconds)[7]
-
     bomb = asyncio.create_task(box.exec(["python3", "-c", FORK_BOMB], timeout_s=3))
     await asyncio.sleep(1)
-    await median_call_s()
+    for _ in range(10):
+        assert (await neighbour.exec(["echo", "well"])).out == b"well\n"
+    assert not bomb.done()
     started = time.monotonic()
     result = await bomb
     assert time.monotonic() - started < 3 + 2
     assert result.timed_out
     left = await box.exec("ls -d /proc/[0-9]* | wc -l")
     assert int(left.out) < 8
-    assert (await neighbour.exec(["echo", "well"])).out == b"well\n"
 
 
 async def test_a_box_full_of_processes_is_a_typed_error(
@@ -121,6 +116,7 @@ async def test_a_million_files_end_in_a_typed_result(box: Sandbox, promises: Pro
         assert not (await box.exec(["python3", "-c", script], timeout_s=15)).ok
 
 
+@pytest.mark.slow
 async def test_cpu_time(backend: SandboxBackend, promises: Promise) -> None:
     promises("cpus")
     async with await backend.create(replace(SPEC, cpus=0.25)) as box:

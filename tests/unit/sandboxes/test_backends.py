@@ -1,0 +1,39 @@
+"""The choice of a backend, and what it says when there is none."""
+
+from __future__ import annotations
+
+import pytest
+
+from sandboxes import BackendUnavailable, Capabilities, SandboxSpec, backends, make_backend
+from sandboxes.backends import missing_limits
+
+
+def test_subprocess_is_only_for_those_who_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unavailable() -> None:
+        raise BackendUnavailable("no namespaces; turn them on")
+
+    monkeypatch.setattr(backends, "BubblewrapBackend", unavailable)
+    with pytest.raises(
+        BackendUnavailable, match=r"no namespaces; turn them on.*backend: subprocess"
+    ):
+        make_backend("auto")
+    assert make_backend("subprocess").name == "subprocess"
+
+
+def test_what_is_required_and_missing_is_an_error_that_says_so() -> None:
+    with pytest.raises(
+        BackendUnavailable, match=r"does not enforce memory, disk.*Nothing is isolated"
+    ):
+        make_backend("subprocess", require=("memory", "disk"))
+
+
+def test_missing_limits() -> None:
+    capabilities = Capabilities(network=True, memory=False, pids=True, disk=True, cpus=False)
+    assert missing_limits(capabilities, ("network", "memory", "cpus")) == ["memory", "cpus"]
+
+
+async def test_an_allow_list_is_refused_not_half_kept() -> None:
+    backend = make_backend("subprocess")
+    with pytest.raises(ValueError, match="cannot hold a network allow-list"):
+        await backend.create(SandboxSpec(network=("pypi.org",)))
+    await backend.close()

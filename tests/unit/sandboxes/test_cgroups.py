@@ -1,0 +1,86 @@
+"""Where control groups are looked for and what is written, on folders that look like theirs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from sandboxes.cgroups import Cgroups
+from sandboxes.ownership import this_process
+from sandboxes.spec import SandboxSpec
+
+SPEC = SandboxSpec(memory_bytes=1000, pids=7, cpus=1.5)
+
+
+def version_1(root: Path, *paths: str) -> None:
+    for path in paths:
+        (root / path).mkdir(parents=True)
+
+
+def test_version_1_has_a_group_in_each_tree_below_our_own(tmp_path: Path) -> None:
+    version_1(tmp_path, "memory/job", "pids", "cpu,cpuacct", "freezer")
+    (tmp_path / "memory/job/memory.memsw.limit_in_bytes").touch()
+    cgroups = Cgroups.find(
+        tmp_path, "4:memory:/job\n3:cpu,cpuacct:/\n2:pids:/\n1:freezer:/\n0::/\n"
+    )
+    assert cgroups.version == 1
+    box = cgroups.make("1-2-x", SPEC)
+    assert sorted(str(p.relative_to(tmp_path)) for p in box.procs_files) == [
+        "cpu,cpuacct/agentrl-1-2-x/cgroup.procs",
+        "memory/job/agentrl-1-2-x/cgroup.procs",
+        "pids/agentrl-1-2-x/cgroup.procs",
+    ]
+    written = {p.name: p.read_text() for folder in box.folders for p in folder.iterdir()}
+    assert written == {
+        "memory.limit_in_bytes": "1000",
+        "memory.memsw.limit_in_bytes": "1000",
+        "pids.max": "7",
+        "cpu.cfs_period_us": "100000",
+        "cpu.cfs_quota_us": "150000",
+    }
+
+
+def test_a_path_of_the_host_seen_from_a_container_means_the_top(tmp_path: Path) -> None:
+    version_1(tmp_path, "memory")
+    cgroups = Cgroups.find(tmp_path, "4:memory:/docker/0123\n")
+    assert cgroups.parents == {"memory": tmp_path / "memory"}
+
+
+def test_version_2_uses_the_nearest_group_that_hands_controllers_down(tmp_path: Path) -> None:
+    own = tmp_path / "user.slice/run.scope"
+    own.mkdir(parents=True)
+    (tmp_path / "cgroup.controllers").touch()
+    (tmp_path / "user.slice/cgroup.subtree_control").write_text("memory pids io")
+    (tmp_path / "cgroup.subtree_control").write_text("cpu memory pids")
+    cgroups = Cgroups.find(tmp_path, "0::/user.slice/run.scope\n")
+    assert cgroups.parents == dict.fromkeys(("memory", "pids"), tmp_path / "user.slice")
+    box = cgroups.make("1-2-x", SPEC)
+    (folder,) = box.folders
+    assert {p.name: p.read_text() for p in folder.iterdir()} == {
+        "memory.max": "1000",
+        "pids.max": "7",
+    }
+
+
+def test_nothing_writable_means_no_groups(tmp_path: Path) -> None:
+    assert Cgroups.find(tmp_path, "0::/\n").parents == {}
+    assert Cgroups.find(tmp_path, "").make("1-2-x", SPEC).folders == ()
+
+
+def test_out_of_memory_kills_are_read_in_both_versions(tmp_path: Path) -> None:
+    version_1(tmp_path, "memory")
+    box = Cgroups.find(tmp_path, "4:memory:/\n").make("1-2-x", SPEC)
+    assert box.num_oom_kills() == 0
+    (box.folders[0] / "memory.oom_control").write_text(
+        "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"
+    )
+    assert box.num_oom_kills() == 3
+    (box.folders[0] / "memory.events").write_text("low 0\noom 1\noom_kill 2\n")
+    assert box.num_oom_kills() == 2
+
+
+def test_sweeping_spares_the_groups_of_the_living(tmp_path: Path) -> None:
+    ours, theirs = f"agentrl-{this_process().local_name}-x", f"agentrl-{os.getpid()}-1-x"
+    version_1(tmp_path, f"memory/{ours}", f"memory/{theirs}", "memory/other")
+    Cgroups.find(tmp_path, "4:memory:/\n").sweep()
+    assert sorted(p.name for p in (tmp_path / "memory").iterdir()) == sorted([ours, "other"])
