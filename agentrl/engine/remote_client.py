@@ -1,0 +1,187 @@
+"""The client's side of an engine behind a websocket (see `agentrl.engine.remote`).
+
+What has arrived is delivered even when the connection breaks right after it; then every running
+request raises `EngineError`, so that a rollout keeps its tokens and asks for another place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from itertools import count
+from typing import Any, NoReturn
+
+import aiohttp
+import orjson
+
+from agentrl.engine.engine import (
+    EngineError,
+    EngineStats,
+    FinishReason,
+    GenerateRequest,
+    RequestError,
+    TokenChunk,
+    WeightUpdate,
+)
+from agentrl.engine.remote import ENDPOINT, HEARTBEAT_S, MAX_MESSAGE_BYTES
+from agentrl.engine.stream import TokenStream
+
+CONNECT_TIMEOUT_S = 30.0
+CALL_TIMEOUT_S = 60.0
+
+
+class RemoteEngine:
+    """Implements `Engine`, apart from loading weights. Made by `connect`."""
+
+    def __init__(
+        self, session: aiohttp.ClientSession, socket: aiohttp.ClientWebSocketResponse, url: str
+    ) -> None:
+        self._session = session
+        self._socket = socket
+        self._url = url
+        self._streams: dict[str, TokenStream] = {}
+        self._calls: dict[int, asyncio.Future[Any]] = {}
+        self._numbers = count()
+        self._failure: EngineError | None = None
+        self._reading = asyncio.create_task(self._read(), name=f"engine {url}")
+
+    @classmethod
+    async def connect(cls, url: str, token: str) -> RemoteEngine:
+        """`url` is `ws://host:port`. Raises `EngineError`."""
+        session = aiohttp.ClientSession()
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                socket = await session.ws_connect(
+                    url + ENDPOINT,
+                    headers={"Authorization": f"Bearer {token}"},
+                    heartbeat=HEARTBEAT_S,
+                    max_msg_size=MAX_MESSAGE_BYTES,
+                )
+        except (aiohttp.ClientError, OSError) as error:
+            await session.close()
+            raise EngineError(f"engine at {url}: no connection: {error!r}") from error
+        except BaseException:
+            await session.close()
+            raise
+        return cls(session, socket, url)
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[TokenChunk]:
+        name = request.request_id
+        if name in self._streams:
+            raise RequestError(f"request {name}: this id is in use; ids are unique per call")
+        stream = self._streams[name] = TokenStream()
+        try:
+            await self._send({"op": "generate", "request": request})
+            while True:
+                chunk = await stream.next_chunk()
+                yield chunk
+                if chunk.finish_reason is not None:
+                    return
+        finally:
+            del self._streams[name]
+            if not (stream.is_finished or self._failure):
+                await self._post("abort", name)
+
+    async def abort(self, request_id: str) -> None:
+        await self._call("abort", request_id)
+
+    async def abort_all(self) -> int:
+        """Abort the requests of all clients, not only of this one."""
+        num_aborted: int = await self._call("abort_all")
+        return num_aborted
+
+    async def pause(self) -> None:
+        await self._call("pause")
+
+    async def resume(self) -> None:
+        await self._call("resume")
+
+    async def load_weights(
+        self, version: int, weights: WeightUpdate, *, keep_cache: bool
+    ) -> NoReturn:
+        raise EngineError(
+            f"engine at {self._url}: weights do not travel over this connection; "
+            "the process that owns the engine loads them"
+        )
+
+    async def prefill(self, session_id: str, ids: Sequence[int]) -> None:
+        await self._call("prefill", session_id, ids)
+
+    async def release(self, session_id: str) -> None:
+        await self._call("release", session_id)
+
+    async def stats(self) -> EngineStats:
+        return EngineStats(**await self._call("stats"))
+
+    async def close(self) -> None:
+        """End the connection, and with it the requests it carries; the engine goes on."""
+        await self._socket.close()
+        await self._reading
+        await self._session.close()
+
+    # ------------------------------------------------------------------ the connection
+
+    async def _call(self, op: str, *arguments: object) -> Any:
+        number = next(self._numbers)
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._calls[number] = answer
+        try:
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                await self._send({"op": op, "number": number, "arguments": arguments})
+                return await answer
+        except TimeoutError as error:
+            raise EngineError(
+                f"engine at {self._url}: no answer to {op} in {CALL_TIMEOUT_S:.0f} s"
+            ) from error
+        finally:
+            del self._calls[number]
+
+    async def _post(self, op: str, *arguments: object) -> None:
+        """A call whose answer nobody waits for."""
+        await self._send({"op": op, "number": next(self._numbers), "arguments": arguments})
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        if self._failure is not None:
+            raise self._failure
+        try:
+            await self._socket.send_bytes(orjson.dumps(message, option=orjson.OPT_SERIALIZE_NUMPY))
+        except ConnectionError as error:
+            raise EngineError(f"engine at {self._url}: the connection is closed") from error
+
+    async def _read(self) -> None:
+        async for message in self._socket:
+            if message.type is not aiohttp.WSMsgType.BINARY:
+                break
+            self._receive(orjson.loads(message.data))
+        self._failure = EngineError(
+            f"engine at {self._url}: the connection is closed "
+            f"(code {self._socket.close_code}, {self._socket.exception()!r})"
+        )
+        for stream in self._streams.values():
+            if not stream.is_finished:
+                stream.fail(self._failure)
+        for answer in self._calls.values():
+            if not answer.done():
+                answer.set_exception(self._failure)
+
+    def _receive(self, message: dict[str, Any]) -> None:
+        for name, ids, logprobs, policy_versions, reason, error in message["chunks"]:
+            # Its reader may have gone away while this was on its way.
+            if stream := self._streams.get(name):
+                finish_reason = None if reason is None else FinishReason(reason)
+                stream.push(ids, logprobs, policy_versions, finish_reason)
+                if error is not None:
+                    stream.fail(_unpacked(error))
+        for number, value, error in message["answers"]:
+            answer = self._calls.get(number)
+            if answer is None or answer.done():
+                continue
+            if error is None:
+                answer.set_result(value)
+            else:
+                answer.set_exception(_unpacked(error))
+
+
+def _unpacked(error: tuple[str, str]) -> Exception:
+    kind, text = error
+    return RequestError(text) if kind == "request" else EngineError(text)

@@ -1,0 +1,266 @@
+"""An engine behind a websocket behaves as the engine itself, and breaks cleanly."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+import pytest_asyncio
+from tiny_models import greedy, prompts
+from transformers import PreTrainedModel
+
+from agentrl.engine.engine import (
+    Engine,
+    EngineError,
+    FinishReason,
+    GenerateRequest,
+    RequestError,
+    Sampling,
+    TokenChunk,
+)
+from agentrl.engine.remote import EngineServer
+from agentrl.engine.remote_client import RemoteEngine
+from agentrl.engine.torch_engine import TorchEngine
+
+HOST = "127.0.0.1"
+TOKEN = "a shared secret"
+CONTEXT_TOKENS = 256
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest_asyncio.fixture
+async def engine(model: PreTrainedModel) -> AsyncIterator[TorchEngine]:
+    engine = TorchEngine(model, num_slots=4, context_tokens=CONTEXT_TOKENS, policy_version=3)
+    yield engine
+    await engine.close()
+
+
+@pytest_asyncio.fixture
+async def server(engine: TorchEngine) -> AsyncIterator[EngineServer]:
+    server = EngineServer(engine, host=HOST, token=TOKEN)
+    yield server
+    await server.close()
+
+
+@pytest_asyncio.fixture
+async def port(server: EngineServer) -> int:
+    return await server.start()
+
+
+@asynccontextmanager
+async def client(port: int, token: str = TOKEN) -> AsyncIterator[RemoteEngine]:
+    remote = await RemoteEngine.connect(f"ws://{HOST}:{port}", token)
+    try:
+        yield remote
+    finally:
+        await remote.close()
+
+
+def request(
+    name: str, ids: list[int], num_tokens: int, sampling: Sampling | None = None
+) -> GenerateRequest:
+    return GenerateRequest(
+        request_id=name,
+        session_id=name,
+        ids=ids,
+        max_new_tokens=num_tokens,
+        sampling=sampling or Sampling(temperature=0),
+    )
+
+
+async def whole(chunks: AsyncIterator[TokenChunk]) -> list[TokenChunk]:
+    return [chunk async for chunk in chunks]
+
+
+async def gather_ids(chunks: AsyncIterator[TokenChunk], ids: list[int]) -> None:
+    async for chunk in chunks:
+        ids += chunk.ids
+
+
+def ids_of(chunks: list[TokenChunk]) -> list[int]:
+    return [i for chunk in chunks for i in chunk.ids]
+
+
+async def until_idle(engine: TorchEngine) -> None:
+    while True:
+        stats = await engine.stats()
+        if not stats.running and not stats.waiting:
+            return
+        await asyncio.sleep(0.001)
+
+
+async def test_many_requests_share_one_connection(
+    port: int, engine: TorchEngine, shared_model: PreTrainedModel
+) -> None:
+    contexts = prompts(*range(1, 40, 3))
+    async with client(port) as remote:
+        assert isinstance(remote, Engine)
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(whole(remote.generate(request(str(i), ids, 20))))
+                for i, ids in enumerate(contexts)
+            ]
+        for ids, task in zip(contexts, tasks, strict=True):
+            chunks = task.result()
+            assert ids_of(chunks) == greedy(shared_model, ids, 20)
+            assert chunks[-1].finish_reason is FinishReason.LENGTH
+            assert {v for chunk in chunks for v in chunk.policy_versions} == {3}
+        assert await remote.stats() == await engine.stats()
+
+
+async def test_a_request_arrives_as_it_was_sent(port: int, engine: TorchEngine) -> None:
+    """The same sampling here and there, floats and stop ids to the last bit."""
+    sampling = Sampling(temperature=0.7, top_p=0.9, top_k=50, seed=2**63, stop_ids=(1, 2, 3))
+    async with client(port) as remote:
+        theirs = await whole(remote.generate(request("remote", [5, 6, 7], 40, sampling)))
+    ours = await whole(engine.generate(request("local", [5, 6, 7], 40, sampling)))
+    assert ids_of(theirs) == ids_of(ours)
+    logprobs = [[x for chunk in chunks for x in chunk.logprobs] for chunks in (theirs, ours)]
+    assert logprobs[0] == pytest.approx(logprobs[1], abs=1e-6)
+    assert theirs[-1].finish_reason is ours[-1].finish_reason
+
+
+async def test_commands_reach_the_engine(port: int, engine: TorchEngine) -> None:
+    async with client(port) as remote:
+        await remote.prefill("s", list(range(50)))
+        assert (await engine.stats()).tokens_prefilled == 50
+        await remote.release("s")
+        assert (await engine.stats()).cached_tokens == 0
+        stream = remote.generate(request("a", [1], 250))
+        await anext(stream)
+        await remote.pause()
+        before = await remote.stats()
+        await asyncio.sleep(0.02)
+        assert (await remote.stats()).tokens_generated == before.tokens_generated
+        await remote.resume()
+        await remote.abort("a")
+        assert (await whole(stream))[-1].finish_reason is FinishReason.ABORTED
+        assert await remote.abort_all() == 0
+        with pytest.raises(EngineError, match="the process that owns the engine"):
+            await remote.load_weights(4, {}, keep_cache=True)
+
+
+async def test_a_wrong_request_is_refused_and_the_connection_goes_on(port: int) -> None:
+    async with client(port) as remote:
+        with pytest.raises(RequestError, match="vocabulary"):
+            await anext(remote.generate(request("a", [9999], 5)))
+        with pytest.raises(RequestError, match="no ids"):
+            await remote.prefill("s", [])
+        assert len(ids_of(await whole(remote.generate(request("a", [9], 5))))) == 5
+
+
+async def test_a_reader_that_goes_away_aborts_its_turn(port: int, engine: TorchEngine) -> None:
+    async with client(port) as remote:
+        stream = remote.generate(request("a", [1], 250))
+        await anext(stream)
+        await stream.aclose()
+        await until_idle(engine)
+        assert (await engine.stats()).tokens_generated < 250
+
+
+async def test_a_client_that_goes_away_leaves_nothing_running(
+    port: int, engine: TorchEngine
+) -> None:
+    async with client(port) as remote, client(port) as other:
+        streams = [remote.generate(request(str(i), [i], 250)) for i in range(9)]
+        await anext(streams[0])
+        await asyncio.wait([asyncio.ensure_future(anext(s)) for s in streams[1:4]])
+        theirs = asyncio.create_task(whole(other.generate(request("other", [7], 30))))
+        await remote.close()
+        assert len(ids_of(await theirs)) == 30
+        await until_idle(engine)
+        assert (await engine.stats()).tokens_generated < 9 * 250
+        for stream in streams[:4]:
+            with pytest.raises(EngineError):
+                await whole(stream)
+
+
+async def test_a_server_that_ends_is_an_engine_error(
+    port: int, server: EngineServer, engine: TorchEngine
+) -> None:
+    async with client(port) as remote:
+        stream = remote.generate(request("a", [1], 250))
+        await anext(stream)
+        await server.close()
+        with pytest.raises(EngineError, match="connection is closed"):
+            await whole(stream)
+        with pytest.raises(EngineError, match="connection is closed"):
+            await remote.stats()
+        await until_idle(engine)
+
+
+async def test_a_cut_connection_delivers_what_had_arrived(
+    port: int, engine: TorchEngine, shared_model: PreTrainedModel
+) -> None:
+    async with Cable(port) as cable, client(cable.port) as remote:
+        stream = remote.generate(request("a", [1, 2], 250))
+        ids = list((await anext(stream)).ids)
+        waiting = asyncio.create_task(remote.abort("nothing"))
+        cable.cut()
+        with pytest.raises(EngineError, match="connection is closed"):
+            await gather_ids(stream, ids)
+        assert ids
+        assert ids == greedy(shared_model, [1, 2], len(ids))
+        with pytest.raises(EngineError):
+            await waiting
+        await until_idle(engine)
+
+
+async def test_a_broken_engine_tells_its_clients(port: int, model: PreTrainedModel) -> None:
+    async with client(port) as remote:
+        stream = remote.generate(request("a", [1, 2], 250))
+        await anext(stream)
+        model.model.norm.weight.data.fill_(float("nan"))
+        with pytest.raises(EngineError, match="not finite"):
+            await whole(stream)
+        with pytest.raises(EngineError, match="not finite"):
+            await remote.stats()
+
+
+async def test_nobody_gets_in_without_the_secret(port: int) -> None:
+    with pytest.raises(EngineError, match="401"):
+        await RemoteEngine.connect(f"ws://{HOST}:{port}", "guess")
+    async with aiohttp.ClientSession() as session:
+        with pytest.raises(aiohttp.WSServerHandshakeError):
+            await session.ws_connect(f"http://{HOST}:{port}/engine")
+
+
+async def test_a_server_that_is_not_there_is_an_engine_error(unused_tcp_port: int) -> None:
+    with pytest.raises(EngineError, match="no connection"):
+        await RemoteEngine.connect(f"ws://{HOST}:{unused_tcp_port}", TOKEN)
+
+
+class Cable:
+    """A TCP relay that can be cut without a goodbye."""
+
+    def __init__(self, to_port: int) -> None:
+        self._to_port = to_port
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def __aenter__(self) -> "Cable":
+        self._server = await asyncio.start_server(self._relay, HOST, 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.cut()
+        self._server.close()
+
+    def cut(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection(HOST, self._to_port)
+        self._writers += [writer, far_writer]
+        await asyncio.gather(_copy(reader, far_writer), _copy(far_reader, writer))
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    except ConnectionError:
+        pass
