@@ -90,13 +90,14 @@ class WeightsAndBiases:
             dir=str(run),
             config=dict(config),
             mode=os.environ.get("WANDB_MODE", "offline"),
+            settings=wandb.Settings(silent=True),
         )
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         self._run.log(dict(values), step=step)
 
     def close(self) -> None:
-        self._run.finish(quiet=True)
+        self._run.finish()
 
 
 class Guarded:
