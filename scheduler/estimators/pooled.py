@@ -16,9 +16,22 @@ _LIMIT = 0.999
 
 
 class PooledTrees:
-    def __init__(self, *, half_life: float = 2000.0, strength: float = 120.0) -> None:
-        self._history = ContextTree(tool_history, half_life=half_life, strength=strength)
-        self._siblings = ContextTree(siblings, half_life=half_life, strength=strength)
+    def __init__(
+        self,
+        *,
+        half_life: float = 2000.0,
+        strength: float = 120.0,
+        learns_from_running: bool = True,
+    ) -> None:
+        self._history, self._siblings = (
+            ContextTree(
+                chain,
+                half_life=half_life,
+                strength=strength,
+                learns_from_running=learns_from_running,
+            )
+            for chain in (tool_history, siblings)
+        )
 
     def turn_ready(self, trajectory: TrajectoryView) -> None:
         self._history.turn_ready(trajectory)

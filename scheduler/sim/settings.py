@@ -1,0 +1,125 @@
+"""What a simulation file may say: workload, fleets, steps, policies with their variants.
+
+Plain dataclasses read from a mapping, strict about unknown keys; whoever reads the file (the
+command, a bench) brings the mapping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
+from typing import Any
+
+from scheduler.costs import Shape, libra_shapes
+from scheduler.sim.cluster import WorkerSpec
+from scheduler.sim.faults import FaultModel
+from scheduler.sim.workload import PRESETS, AgentModel
+
+Variant = dict[str, Any]
+"""Options of a policy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings:
+    preset: str = "swe"
+    group_size: int = 16
+    drift: float = 1.0
+    """Length at the end of the run as a multiple of that at its start."""
+    length_factor: float = 1.0
+    signal: float | None = None
+    """Overrides how much tool results tell; 0 is a negative control."""
+
+    def model(self) -> AgentModel:
+        if self.preset not in PRESETS:
+            raise ValueError(f"agents.preset is {self.preset!r}, known are {sorted(PRESETS)}")
+        model = replace(PRESETS[self.preset], length_factor=self.length_factor)
+        return model if self.signal is None else replace(model, signal=self.signal)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSettings:
+    num_steps: int = 3
+    groups_per_step: int = 16
+    max_staleness: int = 0
+    train_seconds: float = 10.0
+    pull_seconds: float = 2.0
+    max_running_groups: int = 10**6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulationSettings:
+    """One file of `configs/sim/`."""
+
+    name: str
+    about: str = ""
+    agents: AgentSettings = field(default_factory=AgentSettings)
+    steps: StepSettings = field(default_factory=StepSettings)
+    memory_share: float = 0.85
+    """Of accelerator memory that serving may use; see `scheduler.costs.libra_shapes`."""
+    max_running: int = 64
+    """Slots of every worker."""
+    fleets: dict[str, dict[int, int]]
+    """Name to number of workers by tensor-parallel degree."""
+    policies: dict[str, list[Variant]]
+    """Name to the variants that are tried; the best on the tuning seeds is reported."""
+    baseline: str = "least_load"
+    yardsticks: list[str] = field(default_factory=list)
+    """Policies that know the truth."""
+    faults: FaultModel = field(default_factory=FaultModel)
+    seeds: int = 20
+    tuning_seeds: int = 3
+
+    def shapes(self) -> dict[str, Shape]:
+        """By bucket; a bucket is a tensor-parallel degree."""
+        table = libra_shapes(memory_share=self.memory_share)
+        return {bucket_name(tp): shape for tp, shape in table.items()}
+
+    def workers(self, fleet: str) -> list[WorkerSpec]:
+        shapes = self.shapes()
+        return [
+            WorkerSpec(
+                worker_id=f"{bucket_name(tp)}-{i}",
+                bucket=bucket_name(tp),
+                shape=shapes[bucket_name(tp)],
+                max_running=self.max_running,
+            )
+            for tp, number in self.fleets[fleet].items()
+            for i in range(number)
+        ]
+
+
+def bucket_name(tp: int) -> str:
+    return f"tp{tp}"
+
+
+_SECTIONS = {"agents": AgentSettings, "steps": StepSettings, "faults": FaultModel}
+
+
+def read_settings(data: Mapping[str, Any]) -> SimulationSettings:
+    """Settings from a mapping, as a YAML file gives it."""
+    values = dict(data)
+    for name, cls in _SECTIONS.items():
+        if name in values:
+            values[name] = _read(cls, values[name], name)
+    settings: SimulationSettings = _read(SimulationSettings, values, "the file")
+    if settings.baseline not in settings.policies:
+        raise ValueError(
+            f"baseline is {settings.baseline!r}, which is not among the policies "
+            f"{sorted(settings.policies)}"
+        )
+    return settings
+
+
+def _read(cls: Any, values: Mapping[str, Any], where: str) -> Any:
+    known = {field.name for field in fields(cls)}
+    unknown = sorted(values.keys() - known)
+    if unknown:
+        raise ValueError(f"{where} has no key {unknown}; known are {sorted(known)}")
+    missing = [
+        f.name
+        for f in fields(cls)
+        if f.default is MISSING and f.default_factory is MISSING and f.name not in values
+    ]
+    if missing:
+        raise ValueError(f"{where} lacks {missing}")
+    return cls(**values)

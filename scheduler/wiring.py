@@ -1,0 +1,148 @@
+"""Policies by name, with their options: what a YAML file can choose from.
+
+Every policy of a comparison is built here, ours and its rivals, so that nobody gets a special path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from scheduler.costs import Shape
+from scheduler.estimators.context_tree import ContextTree, elapsed, nothing, siblings, tool_history
+from scheduler.estimators.oracle import Oracle, TotalTokens
+from scheduler.estimators.pooled import PooledTrees
+from scheduler.estimators.prefix_tree import PrefixTree
+from scheduler.estimators.sibling_rule import SiblingRule
+from scheduler.policies import LengthEstimator, Observer, RoutePolicy
+from scheduler.routing.buckets import BucketRouter, BucketSettings
+from scheduler.routing.least_load import LeastLoad
+from scheduler.routing.longest_first import LongestFirst
+from scheduler.routing.round_robin import RoundRobin
+from scheduler.routing.thresholds import ElapsedGrader, GatedGrader, Limits, ThresholdRouter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """What a policy may be built from, besides its options."""
+
+    shapes: Mapping[str, Shape]
+    """By bucket."""
+    buckets: tuple[str, ...]
+    """Those the fleet has, from narrow to wide."""
+    max_tokens: int
+    truth: TotalTokens | None = None
+    """For clairvoyant yardsticks, in simulations only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wired:
+    routing: RoutePolicy
+    observers: tuple[Observer, ...] = ()
+
+
+Options = dict[str, Any]
+
+
+def wire(name: str, options: Mapping[str, Any], world: World) -> Wired:
+    """A routing policy and what must observe for it."""
+    build = _POLICIES.get(name)
+    if build is None:
+        raise ValueError(f"unknown routing policy {name!r}, known are {sorted(_POLICIES)}")
+    rest = dict(options)
+    wired = build(rest, world)
+    if rest:
+        raise ValueError(f"routing policy {name!r} has no option {sorted(rest)}")
+    return wired
+
+
+def _least_load(options: Options) -> LeastLoad:
+    return LeastLoad(
+        sticky_gap=options.pop("sticky_gap", 0.2),
+        waits_for_home=options.pop("waits_for_home", False),
+    )
+
+
+def _limits(options: Options, world: World) -> Limits:
+    """One limit fewer than there are buckets; tokens, rising."""
+    limits = options.pop("limits", [4000.0, 12_000.0, 30_000.0])
+    bounds = [*map(float, limits[: len(world.buckets) - 1]), float("inf")]
+    return tuple(zip(world.buckets, bounds, strict=True))
+
+
+def _estimator(options: Options, world: World) -> LengthEstimator:
+    name = options.pop("estimator", "pooled")
+    half_life = options.pop("half_life", 2000.0)
+    running = options.pop("learns_from_running", True)
+    chains = {
+        "constant": nothing,
+        "elapsed": elapsed,
+        "history": tool_history,
+        "siblings": siblings,
+    }
+    if name == "pooled":
+        return PooledTrees(half_life=half_life, learns_from_running=running)
+    if name not in chains:
+        raise ValueError(f"estimator is {name!r}, known are {['pooled', *sorted(chains)]}")
+    return ContextTree(chains[name], half_life=half_life, learns_from_running=running)
+
+
+def _round_robin(options: Options, world: World) -> Wired:
+    return Wired(routing=RoundRobin())
+
+
+def _wire_least_load(options: Options, world: World) -> Wired:
+    return Wired(routing=_least_load(options))
+
+
+def _elapsed_queue(options: Options, world: World) -> Wired:
+    limits = _limits(options, world)
+    return Wired(routing=ThresholdRouter(ElapsedGrader(limits), limits, _least_load(options)))
+
+
+def _libra_gate(options: Options, world: World) -> Wired:
+    limits = _limits(options, world)
+    tree = PrefixTree()
+    router = ThresholdRouter(GatedGrader(limits, tree), limits, _least_load(options))
+    return Wired(routing=router, observers=(tree,))
+
+
+def _sibling_rule(options: Options, world: World) -> Wired:
+    rule = SiblingRule(max_tokens=world.max_tokens)
+    return Wired(routing=LongestFirst(rule, _least_load(options)))
+
+
+def _buckets(options: Options, world: World) -> Wired:
+    return _bucket_router(_estimator(options, world), options, world)
+
+
+def _bucket_router(estimator: LengthEstimator, options: Options, world: World) -> Wired:
+    settings = BucketSettings(**{key: options.pop(key) for key in list(options)})
+    router = BucketRouter(estimator, world.shapes, settings)
+    return Wired(routing=router, observers=(router,))
+
+
+def _oracle(options: Options, world: World) -> Oracle:
+    assert world.truth is not None, "only a simulation knows the truth"
+    return Oracle(world.truth, log_noise=options.pop("log_noise", 0.0))
+
+
+def _clairvoyant(options: Options, world: World) -> Wired:
+    return _bucket_router(_oracle(options, world), options, world)
+
+
+def _clairvoyant_longest(options: Options, world: World) -> Wired:
+    return Wired(routing=LongestFirst(_oracle(options, world), _least_load(options)))
+
+
+_POLICIES: dict[str, Callable[[Options, World], Wired]] = {
+    "round_robin": _round_robin,
+    "least_load": _wire_least_load,
+    "elapsed_queue": _elapsed_queue,
+    "libra_gate": _libra_gate,
+    "sibling_rule": _sibling_rule,
+    "buckets": _buckets,
+    "clairvoyant": _clairvoyant,
+    "clairvoyant_longest": _clairvoyant_longest,
+}
