@@ -23,6 +23,8 @@ from agentrl import Env, SandboxSpec, Task, ToolCall, ToolError, ToolResult, Tur
 HOP_WEIGHTS = (0.25, 0.25, 0.2, *(0.2 / 3,) * 3, *(0.1 / 6,) * 6)
 """Share of trails with 1, 2, ... 12 files."""
 EVAL_TASKS = 1024
+LONG_HOPS = 7
+"""Trails this long are never shown in the quickstart's warm-up; their reward is told apart."""
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -89,9 +91,11 @@ class Trail(Env):
 
     @reward
     async def reached(self) -> float:
-        if not self.turns or self.turns[-1].calls:
-            return 0.0
-        return float(self.turns[-1].text.strip() == self.task.data["answer"])
+        said = "" if not self.turns or self.turns[-1].calls else self.turns[-1].text.strip()
+        is_reached = float(said == self.task.data["answer"])
+        if len(self.task.data["trail"]) >= LONG_HOPS:
+            self.metric(f"reached_at_{LONG_HOPS}_hops_or_more", is_reached)
+        return is_reached
 
     def demo(self) -> Iterator[Turn]:
         data = self.task.data

@@ -47,6 +47,24 @@ def load_model(section: ScratchModel | PathModel | SmolLM2Model, *, seed: int) -
     assert_never(section)
 
 
+def load_tokenizer(section: ScratchModel | PathModel | SmolLM2Model) -> PreTrainedTokenizerBase:
+    """The tokenizer alone, for processes that hold no weights."""
+    match section:
+        case ScratchModel():
+            return byte_tokenizer()
+        case PathModel(path=path) if not path.endswith(".gguf"):
+            return AutoTokenizer.from_pretrained(Path(path).expanduser(), local_files_only=True)
+        case PathModel(path=path):
+            return _gguf_tokenizer(Path(path).expanduser())
+        case SmolLM2Model():
+            return _gguf_tokenizer(_smollm2_file())
+    assert_never(section)
+
+
+def _gguf_tokenizer(file: Path) -> PreTrainedTokenizerBase:
+    return AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True)
+
+
 def _load_path(path: Path, dtype: torch.dtype) -> LoadedModel:
     if path.suffix == ".gguf" and path.is_file():
         return _load_gguf(path, dtype)

@@ -8,47 +8,67 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import ray
+import structlog
+
+log = structlog.get_logger(__name__)
+
+_QUIET: dict[str, Any] = {
+    "log_to_driver": False,
+    "logging_level": logging.ERROR,
+    "namespace": "agentrl",
+}
 
 MAX_SOCKET_PATH_BYTES = 107
-"""Of a unix socket on Linux; Ray puts its sockets about 60 bytes below its temporary folder."""
-_RAY_SOCKET_SUFFIX_BYTES = 64
+"""Of a unix socket on Linux."""
+_SOCKET_SUFFIX_BYTES = 72
+"""How far below its temporary folder Ray puts sockets."""
 
 
 @contextmanager
 def joined_cluster(address: str | None) -> Iterator[None]:
-    """Inside, `ray` is connected. `address=None` starts a private cluster and stops it after."""
+    """Inside, `ray` is connected. `address=None` starts a private cluster and stops it after.
+
+    The private cluster's folder holds the logs of its processes; it is removed when the block ends
+    well, and kept, with a line in the log that says where, when it does not.
+    """
     # Both are read when Ray is initialised. A private cluster listens on this machine only and
     # lives for one run, so tokens would guard nothing; a shared one keeps its own setting.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    if address is None:
-        os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-        _check_socket_path()
-        ray.init(
-            address="local",
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            namespace="agentrl",
-        )
-    else:
-        ray.init(
-            address=address, log_to_driver=False, logging_level=logging.ERROR, namespace="agentrl"
-        )
+    if address is not None:
+        ray.init(address=address, **_QUIET)
+        try:
+            yield
+        finally:
+            ray.shutdown()
+        return
+    os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+    folder = _private_folder()
+    ray.init(address="local", include_dashboard=False, _temp_dir=str(folder), **_QUIET)
     try:
         yield
-    finally:
+    except BaseException:
         ray.shutdown()
+        log.info("the logs of the run's processes are kept", folder=str(folder))
+        raise
+    ray.shutdown()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
-def _check_socket_path() -> None:
-    folder = os.environ.get("RAY_TMPDIR", "/tmp/ray")
-    longest = len(os.fsencode(folder)) + _RAY_SOCKET_SUFFIX_BYTES
+def _private_folder() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="agentrl-"))
+    longest = len(os.fsencode(folder)) + _SOCKET_SUFFIX_BYTES
     if longest > MAX_SOCKET_PATH_BYTES:
+        folder.rmdir()
         raise ValueError(
-            f"Ray's socket paths under {folder!r} would be about {longest} bytes, "
-            f"and the system allows {MAX_SOCKET_PATH_BYTES}; set RAY_TMPDIR to a shorter folder"
+            f"Ray's sockets below {folder.parent} would have paths of about {longest} bytes, and "
+            f"the system allows {MAX_SOCKET_PATH_BYTES}; set TMPDIR to a shorter folder"
         )
+    return folder

@@ -113,9 +113,9 @@ class Collector:
 
     def _close(self, group: Group) -> None:
         if len(group.trajectories) >= self._min_group:
-            self._tell(GroupAccepted(t=0.0, seq=0, group_id=group.group_id))
+            self._tell(GroupAccepted(group_id=group.group_id))
             self._complete.put_nowait(group)
         else:
             self._since_batch.dropped += group.trajectories
             del self._untrained[group.group_id]
-            self._tell(GroupRejected(t=0.0, seq=0, group_id=group.group_id))
+            self._tell(GroupRejected(group_id=group.group_id))

@@ -67,6 +67,10 @@ class Coordinator:
         """Returns once the actor runs; from here on time passes for its policies."""
         self._ticking = asyncio.create_task(self._tick())
 
+    async def lifeline(self) -> None:
+        """Never returns: the caller learns of a death by the failure of this call."""
+        await asyncio.Event().wait()
+
     async def tell(self, name: str, events: Sequence[Event]) -> list[Decision]:
         """Feed events, in their order; returns what is in the caller's mailbox by then."""
         self._feed(name, events)
@@ -112,4 +116,4 @@ class Coordinator:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            self._feed("clock", [Tick(t=0.0, seq=0)])
+            self._feed("clock", [Tick()])

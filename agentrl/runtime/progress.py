@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Self
 
@@ -20,7 +20,7 @@ class RunProgress:
     pending: list[int] = field(default_factory=list)
     """Numbers of taken tasks whose groups were never trained on: they are done again."""
     trajectories: int = 0
-    outcomes: Counter[str] = field(default_factory=Counter)
+    outcomes: dict[str, int] = field(default_factory=dict)
     empty_steps: int = 0
     """Steps without a training signal, one after another, up to now."""
     eval_reward_before: float | None = None
@@ -36,5 +36,5 @@ class RunProgress:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, data: dict[str, Json]) -> Self:
-        return cls(**{**data, "outcomes": Counter(data["outcomes"])})
+    def from_json(cls, data: Mapping[str, Json]) -> Self:
+        return cls(**data)

@@ -1,37 +1,31 @@
-import socket
 from multiprocessing import get_context
 
 import pytest
 import torch
 from torch import nn
 
-from agentrl.runtime.replicas import Replicas, Seat
+from agentrl.runtime.replicas import Replicas, Seat, open_meeting
 
 
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
-
-
-def averaged(seat: Seat, num_tokens: int, results) -> None:
+def averaged(rank: int, num_tokens: int, ports, results) -> None:
     torch.set_num_threads(1)
+    meeting = open_meeting("127.0.0.1", 2) if rank == 0 else None
+    if meeting is not None:
+        ports.put(meeting.port)
+    port = meeting.port if meeting is not None else ports.get(timeout=60)
     parameters = [nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(2, 2))]
-    parameters[0].grad = torch.full((3,), float(seat.rank + 1))
-    with Replicas(seat) as replicas:
+    parameters[0].grad = torch.full((3,), float(rank + 1))
+    with Replicas(Seat(rank=rank, size=2, host="127.0.0.1", port=port), meeting) as replicas:
         replicas.average(parameters, num_tokens)
-    results.put((seat.rank, [p.grad.tolist() for p in parameters]))
+    results.put((rank, [p.grad.tolist() for p in parameters]))
 
 
 @pytest.mark.slow
 def test_gradients_are_averaged_by_tokens_and_absent_ones_count_as_zero() -> None:
     context = get_context("spawn")
-    results, port = context.Queue(), free_port()
+    ports, results = context.Queue(), context.Queue()
     processes = [
-        context.Process(
-            target=averaged,
-            args=(Seat(rank=rank, size=2, host="127.0.0.1", port=port), tokens, results),
-        )
+        context.Process(target=averaged, args=(rank, tokens, ports, results))
         for rank, tokens in [(0, 30), (1, 10)]
     ]
     for process in processes:
@@ -46,6 +40,6 @@ def test_gradients_are_averaged_by_tokens_and_absent_ones_count_as_zero() -> Non
 def test_one_replica_needs_no_group() -> None:
     parameter = nn.Parameter(torch.zeros(1))
     parameter.grad = torch.ones(1)
-    with Replicas(Seat(rank=0, size=1, host="", port=0)) as replicas:
+    with Replicas(Seat(rank=0, size=1)) as replicas:
         replicas.average([parameter], 5)
     assert parameter.grad.item() == 1.0

@@ -1,0 +1,40 @@
+"""The warm pool of boxes of one process, as the run file wants it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from agentrl.config.sections import SandboxSection
+from agentrl.env import Env
+from sandboxes import SandboxPool, SandboxSpec, make_backend
+
+
+@asynccontextmanager
+async def open_pool(
+    section: SandboxSection, env_class: type[Env], *, run_id: str
+) -> AsyncIterator[SandboxPool | None]:
+    """None when the environment wants no box. Raises BackendUnavailable, which says what to do."""
+    if first_spec(env_class) is None:
+        yield None
+        return
+    backend = await asyncio.to_thread(
+        make_backend, section.backend, require=section.require, run_id=run_id
+    )
+    pool = SandboxPool(
+        backend,
+        size=section.pool_size,
+        max_open=section.max_open,
+        max_creating=section.max_creating,
+    )
+    try:
+        yield pool
+    finally:
+        await pool.aclose()
+        await backend.close()
+
+
+def first_spec(env_class: type[Env]) -> SandboxSpec | None:
+    """The box of the first task; those of the others are usually like it but for their files."""
+    return env_class.sandbox_for(next(iter(env_class.tasks("train"))))

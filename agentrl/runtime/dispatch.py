@@ -1,0 +1,208 @@
+"""Placement of a runner's turns by the coordinator: the runner's events out, its places in.
+
+Translates between a rollout's words (a turn is ready, a tool has returned) and the scheduler's
+events, and keeps the futures of turns that wait for a place. A place on a worker that this runner
+does not know, or knows in another generation, is rejected with an event and asked for again by the
+scheduler itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import orjson
+
+from agentrl.rollout.attempt import Attempt
+from agentrl.rollout.dispatch import Placed, TurnEngine, TurnRequest
+from agentrl.types import Outcome, ToolCall, ToolResult
+from scheduler.decisions import Admit, Decision, Place, Requeue
+from scheduler.events import (
+    Event,
+    Failed,
+    FailureKind,
+    Finished,
+    PlaceRejected,
+    Progress,
+    Submitted,
+    ToolReturned,
+    ToolStarted,
+    ToolStatus,
+    TurnFinished,
+    TurnReady,
+)
+
+BYTES_PER_TOKEN = 4
+"""Of tool text, roughly: the scheduler wants a size in tokens before the text is tokenized."""
+PROGRESS_EVERY_TOKENS = 64
+"""A forecast needs to know that a turn is long, not each of its tokens."""
+_FAILURES = {
+    Outcome.ENV_ERROR: FailureKind.ENV,
+    Outcome.INFRA_ERROR: FailureKind.INFRA,
+    Outcome.CANCELLED: FailureKind.CANCELLED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """A worker's engine, as this process reaches it."""
+
+    generation: int
+    engine: TurnEngine
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    turn: int
+    generation: int
+    place: asyncio.Future[Placed]
+
+
+class CoordinatedDispatcher:
+    """`Dispatcher` of one runner; `on_decision` is called by its link."""
+
+    def __init__(self, tell: Callable[[Event], None]) -> None:
+        self._tell = tell
+        self._serving: dict[str, Serving] = {}
+        self._waiting: dict[str, _Waiting] = {}
+        self._generations: dict[str, int] = {}
+
+    def connect(self, worker_id: str, serving: Serving) -> Serving | None:
+        """Turns may be placed on this engine; returns the one it takes the place of."""
+        before = self._serving.get(worker_id)
+        self._serving[worker_id] = serving
+        return before
+
+    def on_decision(self, decision: Decision) -> None:
+        match decision:
+            case Place():
+                self._place(decision)
+            case Requeue():
+                pass  # the broken connection has told the rollout, which asks again by itself
+            case Admit():
+                raise AssertionError(f"not for a runner: {decision}")
+
+    # ------------------------------------------------------------------- what a rollout says
+
+    def submitted(self, attempt: Attempt, prompt_tokens: int) -> None:
+        self._generations[attempt.trajectory_id] = 0
+        self._tell(
+            Submitted(
+                trajectory_id=attempt.trajectory_id,
+                group_id=attempt.group_id,
+                prompt_tokens=prompt_tokens,
+                is_eval=attempt.split != "train",
+            )
+        )
+
+    async def turn_ready(self, request: TurnRequest) -> Placed:
+        trajectory_id = request.trajectory_id
+        self._generations[trajectory_id] = request.replacements
+        place: asyncio.Future[Placed] = asyncio.get_running_loop().create_future()
+        waiting = _Waiting(request.turn, request.replacements, place)
+        self._waiting[trajectory_id] = waiting
+        self._tell(
+            TurnReady(
+                trajectory_id=trajectory_id,
+                generation=request.replacements,
+                turn=request.turn,
+                context_tokens=request.context_tokens,
+            )
+        )
+        try:
+            return await place
+        finally:
+            if self._waiting.get(trajectory_id) is waiting:
+                del self._waiting[trajectory_id]
+
+    def progress(self, trajectory_id: str, turn: int, num_tokens: int) -> None:
+        if num_tokens % PROGRESS_EVERY_TOKENS:
+            return
+        self._tell(
+            Progress(
+                trajectory_id=trajectory_id,
+                generation=self._generations[trajectory_id],
+                turn=turn,
+                tokens=num_tokens,
+            )
+        )
+
+    def turn_finished(
+        self, trajectory_id: str, turn: int, *, num_tokens: int, context_tokens: int
+    ) -> None:
+        self._tell(
+            TurnFinished(
+                trajectory_id=trajectory_id,
+                generation=self._generations[trajectory_id],
+                turn=turn,
+                tokens=num_tokens,
+                context_tokens=context_tokens,
+            )
+        )
+
+    def tool_started(self, trajectory_id: str, turn: int, call: ToolCall) -> None:
+        self._tell(
+            ToolStarted(
+                trajectory_id=trajectory_id,
+                generation=self._generations[trajectory_id],
+                turn=turn,
+                call_id=call.id,
+                tool=call.name,
+            )
+        )
+
+    def tool_returned(
+        self, trajectory_id: str, turn: int, call: ToolCall, result: ToolResult
+    ) -> None:
+        self._tell(
+            ToolReturned(
+                trajectory_id=trajectory_id,
+                generation=self._generations[trajectory_id],
+                turn=turn,
+                call_id=call.id,
+                tool=call.name,
+                status=ToolStatus(result.status),
+                size_tokens=len(result.text) // BYTES_PER_TOKEN,
+                seconds=result.seconds,
+                call_hash=f"{zlib.crc32(orjson.dumps([call.name, dict(call.arguments)])):08x}",
+            )
+        )
+
+    def finished(self, trajectory_id: str, outcome: Outcome, num_tokens: int) -> None:
+        generation = self._generations.pop(trajectory_id, 0)
+        kind = _FAILURES.get(outcome)
+        self._tell(
+            Finished(
+                trajectory_id=trajectory_id,
+                generation=generation,
+                tokens=num_tokens,
+            )
+            if kind is None
+            else Failed(trajectory_id=trajectory_id, generation=generation, kind=kind)
+        )
+
+    # ------------------------------------------------------------------------------- places
+
+    def _place(self, decision: Place) -> None:
+        waiting = self._waiting.get(decision.trajectory_id)
+        if (
+            waiting is None
+            or (waiting.turn, waiting.generation) != (decision.turn, decision.generation)
+            or waiting.place.done()
+        ):
+            return  # the attempt has ended or asked again: its own event has freed the slot
+        serving = self._serving.get(decision.worker_id)
+        if serving is None or serving.generation != decision.worker_generation:
+            self._tell(
+                PlaceRejected(
+                    trajectory_id=decision.trajectory_id,
+                    generation=decision.generation,
+                    turn=decision.turn,
+                    worker_id=decision.worker_id,
+                    worker_generation=decision.worker_generation,
+                )
+            )
+            return
+        waiting.place.set_result(Placed(decision.worker_id, "default", serving.engine))

@@ -1,0 +1,105 @@
+"""What a step and an evaluation came to, as plain values between the loop, the worker and the
+record. Imports no torch: the driver stays light."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentrl.runtime.collector import Batch
+from agentrl.types import Group, Outcome, Trajectory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TrainedStep:
+    """What the training worker says of one optimizer step."""
+
+    metrics: Mapping[str, float]
+    fates: Mapping[str, str]
+    """Group id to what training made of it."""
+    advantages: Mapping[str, float]
+    """Trajectory id to its advantage, of those that were trained on."""
+    columns: Mapping[str, NDArray[Any]]
+    """One value a token, sample after sample."""
+    sample_lengths: Sequence[tuple[str, int]]
+    """Trajectory id and number of tokens of each sample, in the order of `columns`."""
+
+    @property
+    def num_samples(self) -> int:
+        return len(self.sample_lengths)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepReport:
+    step: int
+    trained: TrainedStep
+    collect_s: float
+    train_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    reward: float | None
+    """Mean over the attempts that were scored; None when none was."""
+    metrics: Mapping[str, float]
+    """Means of the environment's metrics, each over the attempts that gave it."""
+    num_scored: int
+    num_lost: int
+    """Attempts that could not be scored; they are no part of the mean."""
+
+
+def evaluation_of(groups: Sequence[Group]) -> Evaluation:
+    """Every group holds one attempt, or none when it was lost for good."""
+    scored = [t for group in groups for t in group.trajectories if t.reward is not None]
+    values: defaultdict[str, list[float]] = defaultdict(list)
+    for trajectory in scored:
+        for name, value in trajectory.metrics.items():
+            values[name].append(value)
+    return Evaluation(
+        reward=mean_reward(scored),
+        metrics={name: fmean(given) for name, given in values.items()},
+        num_scored=len(scored),
+        num_lost=len(groups) - len(scored),
+    )
+
+
+def mean_reward(trajectories: Sequence[Trajectory]) -> float | None:
+    rewards = [t.reward for t in trajectories if t.reward is not None]
+    return fmean(rewards) if rewards else None
+
+
+def staleness_of(groups: Sequence[Group], trained_version: int) -> NDArray[np.int32]:
+    """For each sampled token, how many versions old the weights were that sampled it."""
+    versions = [segment.policy_versions for _, segment in _sampled(groups)]
+    return trained_version - np.concatenate([*versions, np.zeros(0, dtype=np.int32)])
+
+
+def _sampled(groups: Sequence[Group]) -> Iterator[tuple[Trajectory, Any]]:
+    for group in groups:
+        for trajectory in group.trajectories:
+            for row in trajectory.rows:
+                for segment in row:
+                    if segment.policy_versions is not None:
+                        yield trajectory, segment
+
+
+class FailingEnv(RuntimeError):
+    """So many attempts ended in an error of the environment's own code that the run stops."""
+
+
+def refuse_failing_env(batch: Batch, max_error_fraction: float) -> None:
+    failed = batch.outcomes[Outcome.ENV_ERROR.value]
+    ended = sum(batch.outcomes.values())
+    if failed <= max_error_fraction * ended:
+        return
+    error = next(t.error for t in batch.dropped if t.outcome is Outcome.ENV_ERROR)
+    raise FailingEnv(
+        f"{failed} of {ended} attempts ended in an error of the environment's own code, more than "
+        f"outcomes.max_error_fraction = {max_error_fraction} allows; one of them:\n{error}"
+    )

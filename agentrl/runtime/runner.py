@@ -1,0 +1,145 @@
+"""A runner: one process that holds many attempts as asyncio tasks, with their boxes.
+
+It is told where engines are and which attempts to make; finished trajectories are fetched from it
+by a long poll. Placement is the coordinator's: every turn asks for it over the runner's link.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+
+from agentrl.chat.make import make_chat
+from agentrl.config.run import RunConfig
+from agentrl.engine.engine import Sampling
+from agentrl.engine.remote_client import RemoteEngine
+from agentrl.models.load import load_tokenizer
+from agentrl.registry import EnvRef
+from agentrl.rollout.attempt import Attempt
+from agentrl.rollout.budget import RolloutLimits
+from agentrl.rollout.runner import RolloutRunner
+from agentrl.runtime.boxes import first_spec, open_pool
+from agentrl.runtime.dispatch import CoordinatedDispatcher, Serving
+from agentrl.runtime.link import Actor, CoordinatorLink
+from agentrl.types import Trajectory
+from scheduler.decisions import Decision
+
+POLL_S = 10.0
+NUM_OLDEST = 3
+
+
+class Runner:
+    """Ray actor. Its driver polls `ended`; the failure of that call is the runner's death."""
+
+    def __init__(
+        self, config: RunConfig, env: EnvRef, name: str, coordinator: Actor, secret: str
+    ) -> None:
+        self._config = config
+        self._env = env
+        self._name = name
+        self._secret = secret
+        self._link = CoordinatorLink(coordinator, name, self._on_decision)
+        self._dispatcher = CoordinatedDispatcher(self._link.tell)
+        self._engines: dict[str, RemoteEngine] = {}
+        self._running: dict[str, tuple[asyncio.Task[None], float]] = {}
+        self._ended: list[Trajectory] = []
+        self._news = asyncio.Event()
+
+    async def ready(self) -> None:
+        """Load the environment, make the first boxes, and start listening to the coordinator."""
+        config = self._config
+        env_class = self._env.load()
+        self._closing = AsyncExitStack()
+        pool = await self._closing.enter_async_context(
+            open_pool(config.sandbox, env_class, run_id=config.name)
+        )
+        spec = first_spec(env_class)
+        if pool is not None and spec is not None:
+            pool.prewarm([spec] * config.sandbox.pool_size)
+        self._rollouts = RolloutRunner(
+            env_class=env_class,
+            chat=make_chat(
+                config.chat,
+                load_tokenizer(config.model).backend_tokenizer,
+                env_class.definition().schemas,
+            ),
+            limits=RolloutLimits.of(config.rollout),
+            sampling=Sampling(
+                temperature=config.rollout.temperature,
+                top_p=config.rollout.top_p,
+                top_k=config.rollout.top_k,
+            ),
+            dispatcher=self._dispatcher,
+            sandboxes=pool,
+            run_seed=config.seed,
+        )
+        self._seats = asyncio.Semaphore(config.rollout.max_running)
+        self._broken = asyncio.get_running_loop().create_future()
+        self._listening = asyncio.create_task(self._link.run())
+
+    async def connect(self, worker_id: str, generation: int, url: str) -> None:
+        """Turns may be placed on this worker from now on."""
+        engine = await RemoteEngine.connect(url, self._secret)
+        before, self._engines[worker_id] = self._engines.get(worker_id), engine
+        self._dispatcher.connect(worker_id, Serving(generation, engine))
+        if before is not None:
+            await before.close()
+
+    async def submit(self, attempts: Sequence[Attempt]) -> None:
+        for attempt in attempts:
+            task = asyncio.create_task(self._attempt(attempt), name=attempt.trajectory_id)
+            task.add_done_callback(self._notice_failure)
+            self._running[attempt.trajectory_id] = (task, time.monotonic())
+
+    async def ended(self) -> list[Trajectory]:
+        """Trajectories that have ended since the last call; empty when none did for a while.
+
+        Raises what agentrl itself did wrong here, and what ended the link to the coordinator.
+        """
+        news = asyncio.create_task(self._news.wait())
+        waits = {news, self._listening, self._broken}
+        done, _ = await asyncio.wait(waits, timeout=POLL_S, return_when=asyncio.FIRST_COMPLETED)
+        news.cancel()
+        for failed in done - {news}:
+            failed.result()
+        self._news.clear()
+        ended, self._ended = self._ended, []
+        return ended
+
+    async def oldest(self) -> list[str]:
+        """What the attempts that run the longest are doing."""
+        now = time.monotonic()
+        oldest = sorted(self._running.items(), key=lambda item: item[1][1])[:NUM_OLDEST]
+        return [
+            f"{self._name}: attempt {trajectory_id}, for {now - since:.0f} s"
+            for trajectory_id, (_, since) in oldest
+        ]
+
+    async def close(self) -> None:
+        """Cancel what runs, delete the boxes and let go of the engines."""
+        tasks = [task for task, _ in self._running.values()]
+        for task in [*tasks, self._listening]:
+            task.cancel()
+        await asyncio.gather(*tasks, self._listening, return_exceptions=True)
+        await self._closing.aclose()
+        for engine in self._engines.values():
+            await engine.close()
+
+    def _notice_failure(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self._broken.done():
+            self._broken.set_exception(error)
+
+    def _on_decision(self, decision: Decision) -> None:
+        self._dispatcher.on_decision(decision)
+
+    async def _attempt(self, attempt: Attempt) -> None:
+        try:
+            async with self._seats:
+                trajectory = await self._rollouts.run(attempt)
+        finally:
+            del self._running[attempt.trajectory_id]
+        self._ended.append(trajectory)
+        self._news.set()

@@ -1,0 +1,277 @@
+"""One training run from its configuration to its summary: wiring, and what holds it together.
+
+`train` makes the parts, connects them and runs the loop; it holds no logic of its own. When a
+process is lost whose state only a checkpoint has, the run is wired anew and goes on from the
+newest checkpoint, as long as each launch gets further than the one before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from itertools import islice
+from typing import Any, TypeVar
+
+import structlog
+from ray.exceptions import RayTaskError
+
+from agentrl.config.dump import dump_config
+from agentrl.config.run import RunConfig
+from agentrl.record.layout import RunLayout
+from agentrl.record.trackers import open_trackers
+from agentrl.record.writer import RunWriter
+from agentrl.registry import EnvRef
+from agentrl.rollout.attempt import Attempt
+from agentrl.rollout.groups import GroupBook
+from agentrl.runtime.cluster import joined_cluster
+from agentrl.runtime.collector import Collector
+from agentrl.runtime.display import Display, Summary, WarmupProgress
+from agentrl.runtime.fleet import Fleet, ProcessLost, RolloutSeat, start_coordinator
+from agentrl.runtime.link import Actor, CoordinatorLink
+from agentrl.runtime.loop import StopRequested, TrainingLoop
+from agentrl.runtime.progress import RunProgress
+from agentrl.runtime.recorder import Recorder
+from agentrl.runtime.runners import RunnerPool
+from agentrl.runtime.tasks import TaskSource
+from agentrl.runtime.watchdog import Watchdog
+from agentrl.train.checkpoint_folders import latest_checkpoint, read_header
+from agentrl.types import Outcome, Trajectory
+from scheduler.admission import CapacityAdmission
+from scheduler.core import Scheduler
+from scheduler.decisions import Decision
+from scheduler.events import Failed, FailureKind
+from scheduler.routing.least_load import LeastLoad
+
+log = structlog.get_logger(__name__)
+Result = TypeVar("Result")
+
+MAX_FRUITLESS_LAUNCHES = 2
+"""Launches in a row that may end by a lost process without a step done."""
+CLOSING_TIMEOUT_S = 20.0
+LAST_GENERATION = 1 << 30
+"""Above every generation that a lost runner can have used."""
+STICKY_GAP = 0.25
+"""Of a worker's slots: below this, the cache of the last turn is worth more than a shorter line."""
+
+
+async def train(
+    config: RunConfig, layout: RunLayout, display: Display, stop: asyncio.Event
+) -> Summary:
+    """Run until all steps are done, or until `stop` is set and what there is has been saved.
+
+    Goes on from the newest checkpoint in the run folder when there is one.
+    """
+    fruitless, furthest = 0, -1
+    while True:
+        launch = Launch(config, layout, display, stop)
+        try:
+            with joined_cluster(config.runtime.ray_address):
+                return await launch.run()
+        except RayTaskError as error:
+            if isinstance(error.cause, ValueError):
+                # what a person can mend is told as plainly as if it had been found here
+                raise ValueError(str(error.cause)) from error
+            raise
+        except ProcessLost as lost:
+            fruitless = 0 if launch.progress.step > furthest else fruitless + 1
+            furthest = max(furthest, launch.progress.step)
+            if fruitless >= MAX_FRUITLESS_LAUNCHES:
+                raise
+            display.warn(f"{lost}; going on from the newest checkpoint")
+            log.warning("a launch was lost", error=str(lost), step=furthest)
+
+
+class Launch:
+    """The processes and parts of a run, from its start or a checkpoint until it ends or breaks."""
+
+    def __init__(
+        self, config: RunConfig, layout: RunLayout, display: Display, stop: asyncio.Event
+    ) -> None:
+        self._config = config
+        self._layout = layout
+        self._display = display
+        self._stop = stop
+        self._started_s = time.monotonic()
+        self._env = EnvRef(name=config.env.name, options=config.env.options)
+        self._env_class = self._env.load()
+        self._checkpoint = latest_checkpoint(layout.checkpoints)
+        self.progress = (
+            RunProgress.from_json(read_header(self._checkpoint).progress)
+            if self._checkpoint
+            else RunProgress()
+        )
+        self._watchdog = Watchdog(
+            stall_timeout_s=config.runtime.stall_timeout_s,
+            clock=time.monotonic,
+            details=lambda: self._runners.oldest(),
+        )
+
+    async def run(self) -> Summary:
+        config = self._config
+        coordinator = start_coordinator(make_scheduler(config), self._layout)
+        self._link = CoordinatorLink(coordinator, "driver", self._on_decision)
+        self._runners = RunnerPool(
+            start_runner=self._start_runner,
+            num_runners=config.runtime.runners,
+            on_returned=self._on_returned,
+            on_lost=self._on_lost,
+        )
+        self._collector = self._make_collector()
+        self._fleet = Fleet(
+            config=config,
+            layout=self._layout,
+            coordinator=coordinator,
+            tell=self._link.tell,
+            announce=self._announce,
+        )
+        recorder = self._make_recorder()
+        try:
+            return await beside(
+                self._live(recorder),
+                self._link.run(),
+                self._watchdog.watch(),
+                self._runners.run(),
+            )
+        except StopRequested as request:
+            self._display.warn(str(request))
+            return recorder.summary(self.progress)
+        finally:
+            async with asyncio.timeout(CLOSING_TIMEOUT_S):
+                await self._runners.close()
+                await self._fleet.close()
+            recorder.close()
+
+    async def _live(self, recorder: Recorder) -> Summary:
+        """Start the workers, give them their roles, and train."""
+        config = self._config
+        self._display.phase("starting workers")
+        with self._watchdog.waiting("the workers' start"):
+            await self._fleet.start()
+        is_warm = self._checkpoint is None and config.warmup.steps > 0
+        if is_warm:
+            self._display.phase("supervised warm-up on demonstrations")
+            with self._watchdog.waiting("the warm-up"):
+                await self._fleet.warm_up(self._on_warmup)
+        with self._watchdog.waiting("the workers' roles"):
+            await self._fleet.take_roles(
+                self.progress.step, checkpoint=self._checkpoint, is_warm=is_warm
+            )
+        self._display.phase("reinforcement")
+        loop = TrainingLoop(
+            config=config,
+            progress=self.progress,
+            fleet=self._fleet,
+            collector=self._collector,
+            recorder=recorder,
+            display=self._display,
+            watchdog=self._watchdog,
+            tell=self._link.tell,
+            eval_tasks=list(islice(self._env_class.tasks("eval"), config.eval.tasks)),
+            stop=self._stop,
+            clock=time.monotonic,
+            started_s=self._started_s - self.progress.wall_s,
+        )
+        return await beside(loop.run(), self._fleet.supervise())
+
+    # ------------------------------------------------------------------------------- the parts
+
+    def _make_collector(self) -> Collector:
+        config = self._config
+        return Collector(
+            source=TaskSource(
+                lambda: self._env_class.tasks("train"),
+                seed=config.seed,
+                split="train",
+                cursor=self.progress.cursor,
+                pending=self.progress.pending,
+            ),
+            new_book=lambda: GroupBook(
+                action=config.outcomes.action, max_retries=config.rollout.retries
+            ),
+            group_size=config.rollout.group_size,
+            min_group=config.rollout.min_group,
+            submit=self._runners.submit,
+            tell=self._link.tell,
+        )
+
+    def _make_recorder(self) -> Recorder:
+        config_yaml = dump_config(self._config)
+        return Recorder(
+            writer=RunWriter(
+                self._layout.root,
+                config_yaml,
+                name=self._config.name,
+                first_step=self.progress.step + 1,
+            ),
+            trackers=open_trackers(
+                self._config.trackers, self._layout.root, self._config.model_dump(mode="json")
+            ),
+            num_steps=self._config.train.steps,
+        )
+
+    async def _start_runner(self, number: int) -> Actor:
+        return await self._fleet.start_runner(self._env, number)
+
+    async def _announce(self, seat: RolloutSeat) -> None:
+        await self._runners.connect(seat.worker_id, seat.generation, seat.url)
+
+    # -------------------------------------------------------------------------------- callbacks
+
+    def _on_decision(self, decision: Decision) -> None:
+        self._collector.on_decision(decision)
+
+    def _on_returned(self, trajectory: Trajectory) -> None:
+        if trajectory.outcome is not Outcome.INFRA_ERROR:
+            self._watchdog.progressed()
+        self._collector.on_returned(trajectory)
+
+    def _on_lost(self, attempt: Attempt) -> None:
+        """The runner of an attempt is gone, so the driver speaks for it."""
+        self._link.tell(
+            Failed(
+                trajectory_id=attempt.trajectory_id,
+                generation=LAST_GENERATION,
+                kind=FailureKind.INFRA,
+            )
+        )
+
+    def _on_warmup(self, progress: WarmupProgress) -> None:
+        if self._stop.is_set():
+            raise StopRequested("the warm-up is not saved; a resumed run begins it again")
+        self._watchdog.progressed()
+        self._display.warmup(progress)
+
+
+def make_scheduler(config: RunConfig) -> Scheduler:
+    """The policies of a run; `agentrl replay` wires the same ones again."""
+    max_running = config.rollout.max_running * config.runtime.runners
+    return Scheduler(
+        routing=LeastLoad(sticky_gap=STICKY_GAP),
+        admission=CapacityAdmission(
+            groups_per_step=config.train.groups_per_step,
+            num_steps=config.train.steps,
+            max_staleness=config.train.max_staleness,
+            max_running_groups=max(1, max_running // config.rollout.group_size),
+        ),
+    )
+
+
+async def beside(main: Coroutine[Any, Any, Result], *endless: Coroutine[Any, Any, Any]) -> Result:
+    """Run `main` with endless work beside it. The first error ends everything and is raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(work) for work in endless]
+            result = await main
+            for task in tasks:
+                task.cancel()
+        return result
+    except BaseExceptionGroup as errors:
+        error = first_error(errors)
+        raise error from error.__cause__
+
+
+def first_error(errors: BaseException) -> BaseException:
+    while isinstance(errors, BaseExceptionGroup):
+        errors = errors.exceptions[0]
+    return errors

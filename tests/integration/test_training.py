@@ -1,0 +1,137 @@
+"""The main job end to end: real processes, real boxes, real gradients, on a task of seconds."""
+
+import copy
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from training import SMALL, Training
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def config(**changes: Any) -> dict[str, Any]:
+    """`SMALL` with some keys of some sections changed."""
+    changed = copy.deepcopy(SMALL)
+    for section, keys in changes.items():
+        changed[section] = {**changed.get(section, {}), **keys}
+    return changed
+
+
+def test_a_run_trains_and_leaves_a_whole_record(tmp_path: Path) -> None:
+    training = Training(tmp_path, config())
+    assert training.wait() == 0, training.text
+    summary = training.summary
+    assert summary["steps"] == 3
+    assert summary["trajectories"] == 3 * 2 * 4
+    assert summary["eval_reward"] is not None
+    assert sum(summary["outcomes"].values()) == 24
+    trained = training.trained()
+    assert {step: len(tasks) for step, tasks in trained.items()} == {1: 2, 2: 2, 3: 2}
+    steps = [line for line in training.metrics() if "train_s" in line]
+    assert [line["staleness_max"] for line in steps] == [0, 0, 0]
+    assert all(line["train/logprob_diff_max"] < 1e-4 for line in steps)
+    assert (training.run / "training" / "step-000003.safetensors").exists()
+    assert "agentrl inspect show" in training.text
+
+
+def test_stopping_and_resuming_trains_on_the_same_tasks_as_one_run(tmp_path: Path) -> None:
+    whole = Training(tmp_path / "whole", config(train={"steps": 4}))
+    assert whole.wait() == 0, whole.text
+    halves = Training(tmp_path / "halves", config(train={"steps": 4}))
+    halves.wait_for(lambda: halves.steps_done() >= 2)
+    halves.signal()
+    code = halves.wait()
+    if code == 130:
+        resumed = Training(tmp_path / "halves", config(train={"steps": 4}), "--resume")
+        assert resumed.wait() == 0, resumed.text
+    assert halves.trained() == whole.trained()
+
+
+def test_asynchronous_runs_bound_how_old_their_tokens_are(tmp_path: Path) -> None:
+    training = Training(tmp_path, config(train={"steps": 5, "max_staleness": 2}))
+    assert training.wait() == 0, training.text
+    steps = [line for line in training.metrics() if "train_s" in line]
+    assert len(steps) == 5
+    assert max(line["staleness_max"] for line in steps) <= 2
+
+
+@pytest.mark.parametrize("actor", ["Worker", "Runner", "Coordinator"])
+def test_a_killed_process_ends_neither_the_run_nor_its_record(tmp_path: Path, actor: str) -> None:
+    training = Training(tmp_path, config(train={"steps": 6}))
+    training.wait_for(lambda: training.steps_done() >= 2)
+    for process in training.actors(actor):
+        process.kill()
+    assert training.wait() == 0, training.text
+    assert training.summary["steps"] == 6
+    assert sorted(training.trained()) == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_leaves_nothing_behind(tmp_path: Path, times: int) -> None:
+    training = Training(tmp_path, config(train={"steps": 1000}))
+    training.wait_for(lambda: training.steps_done() >= 1)
+    children = list(training.descendants())
+    segments = set(os.listdir("/dev/shm"))
+    assert len(children) > 5
+    for _ in range(times):
+        training.signal(signal.SIGINT)
+    assert training.wait() == 130, training.text
+    assert [p for p in children if p.is_running() and p.status() != "zombie"] == []
+    assert set(os.listdir("/dev/shm")) <= segments
+    if times == 1:
+        assert list((training.run / "checkpoints").glob("step-*"))
+
+
+def test_an_environment_that_raises_and_scores_nonsense_does_not_end_the_run(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "wild.py").write_text(WILD)
+    training = Training(
+        tmp_path,
+        config(
+            env={"name": "wild.py:Wild", "options": {}},
+            outcomes={"max_error_fraction": 1.0},
+            train={"steps": 3},
+        ),
+    )
+    assert training.wait() == 0, training.text
+    outcomes = training.summary["outcomes"]
+    assert outcomes["env_error"] > 0
+    assert outcomes["unscored"] > 0
+    assert outcomes["finished"] + outcomes.get("truncated", 0) > 0
+
+
+def test_an_environment_that_only_raises_stops_the_run_and_shows_why(tmp_path: Path) -> None:
+    (tmp_path / "wild.py").write_text(WILD)
+    options = {"always_raises": True}
+    training = Training(tmp_path, config(env={"name": "wild.py:Wild", "options": options}))
+    assert training.wait() == 1, training.text
+    assert "RuntimeError: the wild one" in training.text
+
+
+WILD = """
+from itertools import count
+from agentrl import Env, Task, Turn, reward
+
+class Wild(Env):
+    always_raises: bool = False
+
+    @classmethod
+    def tasks(cls, split):
+        return (Task(f"{split}-{n}", "go") for n in (range(9) if split == "eval" else count()))
+
+    async def start(self):
+        if self.always_raises or self.rng.random() < 0.2:
+            raise RuntimeError("the wild one")
+        return "go"
+
+    @reward
+    async def luck(self):
+        return self.rng.choice([0.0, 1.0, None, float("nan"), 0.5])
+
+    def demo(self):
+        yield Turn("x")
+"""

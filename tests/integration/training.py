@@ -1,0 +1,135 @@
+"""Runs `agentrl train` as a user does, on a model and a task that take seconds."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from agentrl.record.reader import RunReader
+
+DEADLINE_S = 240
+"""Only to catch hangs; a run takes about twenty seconds on two idle cores."""
+
+SMALL: dict[str, Any] = {
+    "name": "small",
+    "env": {"name": "trail", "options": {"max_hops": 2}},
+    "model": {
+        "from": "scratch",
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_layers": 1,
+        "num_heads": 2,
+        "head_dim": 16,
+    },
+    "sandbox": {"backend": "bubblewrap", "pool_size": 4},
+    "warmup": {"steps": 3, "batch_tokens": 256, "row_tokens": 64, "warmup_steps": 1},
+    "rollout": {
+        "group_size": 4,
+        "max_turn_tokens": 16,
+        "max_trajectory_tokens": 64,
+        "context_tokens": 128,
+        "trajectory_timeout_s": 60,
+        "tool_timeout_s": 20,
+    },
+    "train": {
+        "steps": 3,
+        "groups_per_step": 2,
+        "max_empty_steps": 1000,
+        "advantage": {"type": "grpo", "zero_variance": "keep"},
+    },
+    "eval": {"every_steps": 0, "tasks": 4},
+    "checkpoint": {"every_steps": 1},
+    "runtime": {"slots": 8, "stall_timeout_s": 120},
+}
+
+
+class Training:
+    """A running `agentrl train` in a folder of its own."""
+
+    def __init__(self, folder: Path, config: dict[str, Any], *arguments: str) -> None:
+        self.folder = folder
+        folder.mkdir(exist_ok=True)
+        path = folder / "run.yaml"
+        path.write_text(yaml.safe_dump(config))
+        agentrl = Path(sys.executable).with_name("agentrl")
+        command = [str(agentrl), "train", str(path), *arguments]
+        self.output = folder / f"output-{time.monotonic_ns()}.txt"
+        with self.output.open("w") as file:
+            self.process = subprocess.Popen(
+                command, cwd=folder, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+            )
+
+    def wait(self) -> int:
+        try:
+            return self.process.wait(timeout=DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"the run hangs:\n{self.text}") from None
+
+    def wait_for(self, what: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while not what():
+            assert self.process.poll() is None, f"the run ended first:\n{self.text}"
+            assert time.monotonic() < deadline, f"it never happened:\n{self.text}"
+            time.sleep(0.1)
+
+    def signal(self, number: int = signal.SIGINT) -> None:
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    @property
+    def text(self) -> str:
+        return self.output.read_text()
+
+    @property
+    def run(self) -> Path:
+        return self.folder / "runs" / "small"
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        summary: dict[str, Any] = json.loads((self.run / "summary.json").read_text())
+        return summary
+
+    def metrics(self) -> list[dict[str, Any]]:
+        path = self.run / "metrics.jsonl"
+        if not path.exists():
+            return []
+        return [json.loads(line) for line in path.read_text().splitlines()]
+
+    def steps_done(self) -> int:
+        return max((line["step"] for line in self.metrics() if "train_s" in line), default=0)
+
+    def trained(self) -> dict[int, list[str]]:
+        """Step to the ids of the tasks whose groups it was made of."""
+        reader = RunReader(self.run)
+        return {
+            step: sorted(rows[0].task_id for rows in reader.groups(step, "train").values())
+            for step in reader.steps("train")
+        }
+
+    def actors(self, name: str) -> list[psutil.Process]:
+        """Ray's processes that hold an actor of this class, below this run."""
+        return [p for p in self.descendants() if _title(p).startswith(f"ray::{name}")]
+
+    def descendants(self) -> Iterator[psutil.Process]:
+        yield from psutil.Process(self.process.pid).children(recursive=True)
+
+
+def _title(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return ""
