@@ -103,7 +103,7 @@ def record_run(path: Path, *, num_steps: int = 3, group_size: int = 4) -> Path:
             }
         )
     evaluated = make_trajectory("eval000003-00000", 0, split="eval")
-    writer.trajectory(evaluated, step=num_steps, dropped="eval")
+    writer.trajectory(evaluated, step=num_steps)
     writer.metrics({"step": num_steps, "eval/reward": 0.75})
     writer.summary({"eval_reward": 0.75})
     writer.close()

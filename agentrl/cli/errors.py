@@ -2,7 +2,7 @@
 
 By the rule of the code base a ValueError raised by our own code says what a person gave and what
 was wanted. A ValueError from anywhere else, numpy or an environment's own code, is a bug somewhere
-and keeps its traceback.
+and keeps its traceback. A SandboxError speaks of this machine, and says what to do about it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sandboxes.sandbox import BackendUnavailable
+from sandboxes.sandbox import SandboxError
 
 USAGE_ERROR = 2
 """Exit code of everything that is put right by calling the command differently."""
@@ -24,7 +24,7 @@ def told_plainly() -> Iterator[None]:
     """Ends the program with code 2 and a message on stderr for expected errors."""
     try:
         yield
-    except (ValueError, BackendUnavailable) as error:
+    except (ValueError, SandboxError) as error:
         if not is_expected(error):
             raise
         print(f"error: {error}", file=sys.stderr)
@@ -33,7 +33,7 @@ def told_plainly() -> Iterator[None]:
 
 def is_expected(error: BaseException) -> bool:
     """Whether the message of an error is meant for the user as it is."""
-    if isinstance(error, BackendUnavailable):
+    if isinstance(error, SandboxError):
         return True
     trace = error.__traceback__
     if not isinstance(error, ValueError) or trace is None:

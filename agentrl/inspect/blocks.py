@@ -55,6 +55,9 @@ class Note:
     text: str
 
 
+NOTHING = "(nothing)"
+"""What stands where somebody said the empty text."""
+
 Block = Heading | Facts | Sheet | Passage | Note
 
 _CONTROL = re.compile(

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from agentrl.inspect.blocks import Block, Heading, Note, Passage, Sheet, number, one_line, visible
+from agentrl.inspect.blocks import (
+    NOTHING,
+    Block,
+    Heading,
+    Note,
+    Passage,
+    Sheet,
+    number,
+    one_line,
+    visible,
+)
 from agentrl.record.index import IndexRow
 from agentrl.record.reader import RecordedTrajectory, RunReader
 from agentrl.types import Turn
@@ -41,7 +51,7 @@ def _members(recorded: Sequence[RecordedTrajectory], parting: int | None) -> She
         ("advantage", *(number(r.fate.advantage) for r in recorded)),
         ("outcome", *(r.trajectory.outcome.value for r in recorded)),
         ("stop reason", *(r.trajectory.stop_reason.value for r in recorded)),
-        ("fate", *(r.fate.dropped or "trained" for r in recorded)),
+        ("fate", *(r.row.fate for r in recorded)),
         ("sampled", *(str(r.trajectory.num_sampled_tokens) for r in recorded)),
         ("seconds", *(number(r.trajectory.seconds, 1) for r in recorded)),
     ]
@@ -76,13 +86,12 @@ def _said(turns: Sequence[Turn], index: int) -> str:
         return ""
     turn = turns[index]
     calls = [f"{call.name} {' '.join(map(str, call.arguments.values()))}" for call in turn.calls]
-    return one_line("; ".join(filter(None, [turn.text.strip(), *calls])), CELL_WIDTH)
+    return one_line("; ".join(filter(None, [turn.text.strip(), *calls])) or NOTHING, CELL_WIDTH)
 
 
 def _answered(turns: Sequence[Turn], index: int) -> str:
     if index >= len(turns):
         return ""
-    answers = [result.text for result in turns[index].results]
-    if turns[index].reply is not None:
-        answers.append(turns[index].reply or "")
+    replies = [turns[index].reply or ""] if turns[index].reply is not None else []
+    answers = [*(result.text.rstrip("\n") for result in turns[index].results), *replies]
     return one_line(f"-> {' | '.join(answers)}", CELL_WIDTH) if answers else ""

@@ -79,7 +79,7 @@ def _range(values: list[int]) -> str:
 
 
 def _fate(members: list[IndexRow]) -> str:
-    fates = Counter(row.dropped or "trained" for row in members)
+    fates = Counter(row.fate for row in members)
     return next(iter(fates)) if len(fates) == 1 else _counts(fates)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl.inspect.blocks import Block, Facts, Heading, Passage, number, visible
+from agentrl.inspect.blocks import NOTHING, Block, Facts, Heading, Passage, number, visible
 from agentrl.record.index import IndexRow
 from agentrl.record.reader import RecordedTrajectory, RunReader
 from agentrl.types import Origin, Row, Segment, ToolCall, Trajectory, Turn
@@ -22,9 +22,9 @@ def trajectory_view(reader: RunReader, row: IndexRow) -> Iterator[Block]:
     trajectory = recorded.trajectory
     title = f"trajectory {trajectory.trajectory_id}, sibling {trajectory.sibling}"
     yield Heading(f"{title} of group {trajectory.group_id} at step {row.step}")
-    yield score(trajectory)
     yield Facts(
         (
+            *score(trajectory).pairs,
             ("training", _fate(recorded)),
             ("weights", _range(row.policy_versions)),
             ("placed", _placements(trajectory)),
@@ -66,7 +66,7 @@ def answers(turn: Turn) -> Iterator[Block]:
     for result in turn.results:
         status = "" if result.status == "ok" else f" [{result.status}]"
         speaker = f"result of {visible(result.name)}{status}, {result.seconds:.3f} s"
-        yield Passage(speaker, visible(result.text))
+        yield Passage(speaker, visible(result.text.rstrip("\n")))
     if turn.reply is not None:
         yield Passage("reply", visible(turn.reply))
 
@@ -82,7 +82,7 @@ def _turn(trajectory: Trajectory, index: int, turn: Turn) -> Iterator[Block]:
     if turn.reasoning:
         yield Passage("reasoning", visible(turn.reasoning))
     if turn.text or not turn.calls:
-        yield Passage("assistant", visible(turn.text))
+        yield Passage("assistant", visible(turn.text) or NOTHING)
     for call in turn.calls:
         yield Passage(f"call {visible(call.name)}", visible(_call(call)))
     yield from answers(turn)
@@ -102,6 +102,8 @@ def _part(value: float | None, weight: float, rationale: str) -> str:
 
 def _fate(recorded: RecordedTrajectory) -> str:
     fate = recorded.fate
+    if recorded.trajectory.split != "train":
+        return f"none: evaluated after step {fate.step}"
     if fate.dropped is not None:
         return f"not trained on: {fate.dropped}"
     return f"trained in step {fate.step}, advantage {number(fate.advantage)}"
@@ -114,7 +116,7 @@ def _token_counts(trajectory: Trajectory) -> str:
     forks = f"; {len(trajectory.rows)} rows (history rewritten)" if len(trajectory.rows) > 1 else ""
     return (
         f"{trajectory.num_tokens}: {_segment_counts(segments)}; "
-        f"loss on {trajectory.num_sampled_tokens}, masked {masked}{forks}"
+        f"loss mask on {trajectory.num_sampled_tokens}, off {masked}{forks}"
     )
 
 

@@ -43,6 +43,11 @@ class IndexRow:
     token_start: int
     """Offset into the chunk's token columns, in tokens; there are `num_tokens` of them."""
 
+    @property
+    def fate(self) -> str:
+        """In a word: trained, evaluated, or why it was not trained on."""
+        return self.dropped or ("trained" if self.split == "train" else "evaluated")
+
     @classmethod
     def parse(cls, line: dict[str, Any]) -> IndexRow:
         versions = line["policy_versions"]

@@ -45,10 +45,11 @@ class RunReader:
 
     def refresh(self) -> None:
         """Take in what was written since, a new launch too."""
-        self.info = read_run(self.layout)
         for end, line in read_lines(self.layout.index, self._index_end):
             self._rows.append(IndexRow.parse(line))
             self._index_end = end
+        # after the rows, so that it knows the launch of each
+        self.info = read_run(self.layout)
 
     @property
     def config_yaml(self) -> str:
@@ -103,9 +104,9 @@ class RunReader:
 
     def metrics(self) -> list[dict[str, Json]]:
         """Lines of metrics in order; a step done again by a resumed launch counts once."""
+        lines = [line for _, line in read_lines(self.layout.metrics)]
         self.info = read_run(self.layout)
         from_step = [self.info.superseded_from(n) for n in range(len(self.info.launches))]
-        lines = (line for _, line in read_lines(self.layout.metrics))
         return [line for line in lines if line["step"] < from_step[line["launch"]]]
 
     def training(self, step: int, trajectory_id: str) -> Columns | None:

@@ -51,7 +51,9 @@ def test_a_step_lists_its_groups(run: Path) -> None:
 def test_evaluation_is_a_split_of_its_own(run: Path) -> None:
     assert "1 evaluation attempts" in printed(f"{run}/3")
     assert "step 3, eval: 1 groups, 1 attempts" in printed(f"{run}/3", split="eval")
+    assert "evaluated" in printed(f"{run}/3", split="eval").splitlines()[-3]
     assert "group eval000003-00000" in printed(f"{run}/3/eval000003-00000")
+    assert "none: evaluated after step 3" in printed(f"{run}/3/eval000003-00000/0")
 
 
 def test_a_group_side_by_side(run: Path) -> None:
@@ -68,7 +70,7 @@ def test_one_attempt_turn_by_turn(run: Path) -> None:
     out = printed(f"{run}/2/g000005/3")
     assert "g000005-3, sibling 3" in out
     assert "trained in step 2, advantage 0.500" in out
-    assert "25: 5 prompt, 12 sampled, 8 tool; loss on 12, masked 13" in out
+    assert "25: 5 prompt, 12 sampled, 8 tool; loss mask on 12, off 13" in out
     assert "versions 1 to 2" in out
     assert "rollout-0/default" in out
     assert "turn 1  (6 sampled, 4 tool)" in out
