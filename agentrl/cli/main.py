@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from agentrl.cli import inspect
+from agentrl.cli import check, env, inspect, sandbox, simulate, train
 
 app = typer.Typer(
     name="agentrl",
@@ -19,7 +19,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command()(train.train)
+app.command()(check.check)
+app.command()(simulate.simulate)
+app.add_typer(env.app, name="env")
 app.add_typer(inspect.app, name="inspect")
+app.add_typer(sandbox.app, name="sandbox")
 
 
 def _print_version(wanted: bool) -> None:

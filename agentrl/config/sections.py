@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 
 from agentrl.types import Outcome, OutcomeAction
+from sandboxes.backends import BackendName, Limit
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -93,12 +94,12 @@ class ChatSection(Section):
 class SandboxSection(Section):
     """Where tools run."""
 
-    backend: Literal["auto", "bubblewrap", "subprocess"] = Field(
+    backend: BackendName = Field(
         "auto",
         description="`auto`: the best that isolates here, or an error. "
         "`subprocess` isolates nothing and must be asked for by name.",
     )
-    require: tuple[Literal["network", "memory", "pids", "disk", "cpus"], ...] = Field(
+    require: tuple[Limit, ...] = Field(
         (), description="Limits that must be enforced here; a missing one is an error at start."
     )
     pool_size: int = Field(32, ge=0, description="Boxes kept ready, unused.")

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from agentrl.config.load import ConfigError, load_config, parse_config
 from agentrl.config.run import RunConfig
+from sandboxes import BackendName
 
 SHORTEST = """\
 env: {name: trail}
@@ -100,7 +102,7 @@ def test_numbers_and_words_that_yaml_1_1_reads_wrongly() -> None:
         ),
         (
             "sandbox: {backend: bublewrap}\n",
-            "run.yaml:4: `sandbox.backend`: wanted auto | bubblewrap | subprocess, "
+            f"run.yaml:4: `sandbox.backend`: wanted {' | '.join(get_args(BackendName))}, "
             "got 'bublewrap'; did you mean `bubblewrap`?",
         ),
     ],
