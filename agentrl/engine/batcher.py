@@ -15,8 +15,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,63 +24,10 @@ from agentrl.engine.forward import Forward
 from agentrl.engine.kv_cache import KVCache, Work
 from agentrl.engine.sampling import Sampler
 from agentrl.engine.slots import SlotTable
+from agentrl.engine.turn import Progress, ServedTurn
 
 _PATIENCE_STEPS = 256
 """For so many steps a turn without a slot lets pass those whose sessions still hold theirs."""
-
-
-class Progress(NamedTuple):
-    """What one turn sampled since it last reported."""
-
-    request_id: str
-    ids: list[int]
-    logprobs: list[float]
-    policy_versions: list[int]
-    finish_reason: FinishReason | None
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class _Turn:
-    """A request on its way. With `max_new_tokens` 0 it only fills its slot."""
-
-    request: GenerateRequest
-    ids: list[int]
-    """The context, and what was sampled after it."""
-    stop_ids: frozenset[int]
-    logprobs: list[float] = field(default_factory=list)
-    policy_versions: list[int] = field(default_factory=list)
-    num_reported: int = 0
-    slot: int = -1
-    filled: int = 0
-    waited_steps: int = 0
-    is_released: bool = False
-    """The session has ended: the slot goes free instead of resting."""
-
-    @property
-    def num_sampled(self) -> int:
-        return len(self.logprobs)
-
-    @property
-    def remaining(self) -> int:
-        return len(self.ids) - self.filled
-
-    @property
-    def is_prefill(self) -> bool:
-        return self.request.max_new_tokens == 0
-
-    @property
-    def has_unreported(self) -> bool:
-        return self.num_reported < self.num_sampled
-
-    def report(self, finish_reason: FinishReason | None) -> Progress:
-        since, self.num_reported = self.num_reported, self.num_sampled
-        return Progress(
-            self.request.request_id,
-            self.ids[len(self.request.ids) + since :],
-            self.logprobs[since:],
-            self.policy_versions[since:],
-            finish_reason,
-        )
 
 
 class Batcher:
@@ -94,13 +39,13 @@ class Batcher:
         self._cache = cache
         self._prefill_tokens = prefill_tokens
         self._slots = SlotTable(cache.num_slots)
-        self._waiting: deque[_Turn] = deque()
-        self._running: list[_Turn] = []
-        self._prefills: dict[str, _Turn] = {}
+        self._waiting: deque[ServedTurn] = deque()
+        self._running: list[ServedTurn] = []
+        self._prefills: dict[str, ServedTurn] = {}
         """The one that is waiting or running for a session."""
         self._ended: list[Progress] = []
         self._sampler: Sampler | None = None
-        self._sampler_turns: list[_Turn] = []
+        self._sampler_turns: list[ServedTurn] = []
         self._tokens_generated = 0
         self._tokens_prefilled = 0
 
@@ -115,7 +60,7 @@ class Batcher:
         if prefill := self._prefills.get(request.session_id):
             self._finish(prefill, FinishReason.ABORTED)
         stop_ids = frozenset(request.sampling.stop_ids)
-        turn = _Turn(request=request, ids=list(request.ids), stop_ids=stop_ids)
+        turn = ServedTurn(request=request, ids=list(request.ids), stop_ids=stop_ids)
         if turn.is_prefill:
             self._prefills[request.session_id] = turn
         self._waiting.append(turn)
@@ -198,13 +143,13 @@ class Batcher:
             self._waiting.remove(turn)
             self._running.append(turn)
 
-    def _pick_prefill(self) -> list[tuple[_Turn, int]]:
+    def _pick_prefill(self) -> list[tuple[ServedTurn, int]]:
         """Turns to prefill now, and how many ids of each.
 
         The one that has waited longest is always served; others join while the padded block stays
         within the budget, and only where at most half of their row would be padding.
         """
-        picked: list[tuple[_Turn, int]] = []
+        picked: list[tuple[ServedTurn, int]] = []
         width = 0
         for turn in self._running:
             if turn.remaining == 1:
@@ -217,13 +162,13 @@ class Batcher:
                 width = new_width
         return picked
 
-    def _requeue(self, unfinished: Sequence[_Turn]) -> None:
+    def _requeue(self, unfinished: Sequence[ServedTurn]) -> None:
         """The next chunk of a long prompt waits until the other prompts had theirs."""
         for turn in unfinished:
             self._running.remove(turn)
             self._running.append(turn)
 
-    def _compute(self, turns: Sequence[_Turn], sizes: Sequence[int]) -> Tensor:
+    def _compute(self, turns: Sequence[ServedTurn], sizes: Sequence[int]) -> Tensor:
         """Fill the slots with the next ids of each turn; the logits of the last of them."""
         block = self._cache.block(
             [
@@ -236,8 +181,10 @@ class Batcher:
             turn.filled += size
         return logits.index_select(0, block.rows)
 
-    def _sample(self, turns: Sequence[_Turn], logits: Tensor) -> None:
+    def _sample(self, turns: Sequence[ServedTurn], logits: Tensor) -> None:
         ready = [i for i, turn in enumerate(turns) if turn.remaining == 0]
+        if not ready:
+            return
         if len(ready) < len(turns):
             turns = [turns[i] for i in ready]
             logits = logits[ready]
@@ -250,7 +197,7 @@ class Batcher:
         for turn, token, logprob in zip(turns, ids, logprobs, strict=True):
             self._append(turn, token, logprob)
 
-    def _append(self, turn: _Turn, token: int, logprob: float) -> None:
+    def _append(self, turn: ServedTurn, token: int, logprob: float) -> None:
         if turn.is_prefill:
             return self._finish(turn, FinishReason.LENGTH)
         turn.ids.append(token)
@@ -264,10 +211,10 @@ class Batcher:
 
     # ------------------------------------------------------------------ turns
 
-    def _all_turns(self) -> list[_Turn]:
+    def _all_turns(self) -> list[ServedTurn]:
         return [*self._waiting, *self._running]
 
-    def _finish(self, turn: _Turn, reason: FinishReason) -> None:
+    def _finish(self, turn: ServedTurn, reason: FinishReason) -> None:
         self._ended.append(turn.report(reason))
         session_id = turn.request.session_id
         if turn.is_prefill:

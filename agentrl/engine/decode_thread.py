@@ -17,8 +17,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from agentrl.engine.batcher import Batcher, Progress
+from agentrl.engine.batcher import Batcher
 from agentrl.engine.engine import EngineError
+from agentrl.engine.turn import Progress
 
 T = TypeVar("T")
 
@@ -109,6 +110,8 @@ class DecodeThread:
         with self._news:
             self._news.wait_for(lambda: self._posted or self._may_step)
             posted, self._posted = self._posted, []
+        if not posted:
+            return
         results = [_outcome(action) for action, _ in posted]
         # Tokens first: whoever awaits an action finds its effects already streamed.
         self._hand_over()

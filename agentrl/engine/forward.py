@@ -27,7 +27,7 @@ class StockForward:
     def __init__(self, model: PreTrainedModel, cache: KVCache) -> None:
         self._model = model
         self._cache = cache
-        # transformers renamed the argument in 5.2x.
+        # The versions of transformers that we accept disagree on the argument's name.
         names = inspect.signature(model.forward).parameters
         self._cache_argument = "cache" if "cache" in names else "past_key_values"
 

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from agentrl.engine.batcher import Batcher, Progress
+from agentrl.engine.batcher import Batcher
 from agentrl.engine.decode_thread import DecodeThread
 from agentrl.engine.engine import (
     EngineError,
@@ -32,6 +32,7 @@ from agentrl.engine.fast_forward import FastForward, has_fast_forward
 from agentrl.engine.forward import Forward, StockForward, check_supported
 from agentrl.engine.kv_cache import KVCache
 from agentrl.engine.stream import TokenStream
+from agentrl.engine.turn import Progress
 from agentrl.engine.weights import load_into
 
 

@@ -3,7 +3,9 @@
     python tests/bench/engine.py [--rounds 5] [--larger]
 
 Three sides sample at temperature 1 from one model with random weights, in one process, taking
-turns round by round; each figure is a median over the rounds.
+turns round by round; each figure is a median over the rounds. Seconds are CPU seconds of the
+process, all its threads together, so that other work on the machine does not count; `wall` holds
+the ratios by the clock, which agree on an idle machine.
 
 - ours: `TorchEngine` behind asyncio, log-probs and all, one stream a request.
 - generate: `model.generate`, a batch at a time, left-padded, each batch as long as its longest.
@@ -152,8 +154,13 @@ def continuous(model: PreTrainedModel, load: Load) -> None:
 # ---------------------------------------------------------------------------- measuring
 
 
-def measure(section: dict[str, Any], *, rounds: int, seed: int) -> dict[str, float]:
+Seconds = dict[tuple[str, str], list[float]]
+"""Of every round, by side and load."""
+
+
+def measure(section: dict[str, Any], *, rounds: int, seed: int) -> dict[str, Any]:
     model = load_model(ScratchModel.model_validate(section), seed=seed).model
+    model.generation_config.eos_token_id = None
     rng = np.random.default_rng(seed)
     loads = {"equal": equal_load(rng), "tail": tail_load(rng)}
     ours = Ours(load_model(ScratchModel.model_validate(section), seed=seed).model)
@@ -162,27 +169,37 @@ def measure(section: dict[str, Any], *, rounds: int, seed: int) -> dict[str, flo
         "generate": lambda load: generate(model, load),
         "continuous": lambda load: continuous(model, load),
     }
-    speeds: dict[str, list[float]] = {f"{s}_{n}": [] for s in sides for n in loads}
+    cpu: Seconds = {(side, name): [] for side in sides for name in loads}
+    wall: Seconds = {key: [] for key in cpu}
     for round_number in range(rounds + 1):
         for name, load in loads.items():
             for side, run in sides.items():
-                started = time.perf_counter()
+                started = time.process_time(), time.perf_counter()
                 run(load)
-                seconds = time.perf_counter() - started
                 if round_number:  # the first one warms up
-                    speeds[f"{side}_{name}"].append(load.num_tokens / seconds)
+                    cpu[side, name].append(time.process_time() - started[0])
+                    wall[side, name].append(time.perf_counter() - started[1])
     ours.close()
-    median = {name: statistics.median(values) for name, values in speeds.items()}
+    return {
+        **ratios(cpu),
+        **{
+            f"{side}_{name}_tokens_per_s": round(loads[name].num_tokens / statistics.median(values))
+            for (side, name), values in cpu.items()
+        },
+        "wall": ratios(wall),
+    }
 
+
+def ratios(seconds: Seconds) -> dict[str, float]:
     def ratio(theirs: str, load: str) -> float:
-        pairs = zip(speeds[f"ours_{load}"], speeds[f"{theirs}_{load}"], strict=True)
+        """Of neighbouring runs, so that a change of the machine's speed falls out."""
+        pairs = zip(seconds[theirs, load], seconds["ours", load], strict=True)
         return round(statistics.median(a / b for a, b in pairs), 2)
 
     return {
         "vs_generate_equal": ratio("generate", "equal"),
         "vs_generate_tail": ratio("generate", "tail"),
         "vs_continuous_batching": ratio("continuous", "tail"),
-        **{f"{name}_tokens_per_s": round(value) for name, value in median.items()},
     }
 
 
