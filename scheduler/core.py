@@ -88,6 +88,9 @@ class Scheduler:
         self._groups: dict[tuple[str, str], Group] = {}
         """By job and group id, while an attempt is open."""
         self._waiting = WaitingLanes()
+        self._tried = (0, 0)
+        """Changes of the fleet and of the lanes after which placement was tried last; an end of an
+        attempt may make room that only the router knows of, so it is tried again then too."""
         self._last_seq = -1
         self._last_t = -inf
 
@@ -275,6 +278,7 @@ class Scheduler:
         self._fleet.free(trajectory.key)
         self._waiting.withdraw(trajectory)
         del self._trajectories[trajectory.key]
+        self._tried = (-1, -1)
         group = trajectory.group
         del group.open[trajectory.submitted.trajectory_id]
         if not group.open:
@@ -293,6 +297,8 @@ class Scheduler:
 
     def _place_waiting(self, t: float) -> list[Decision]:
         decisions: list[Decision] = []
+        if self._tried == (self._fleet.num_changes, self._waiting.num_pushed):
+            return decisions
         for lane in self._waiting.lanes():
             while (trajectory := self._waiting.head(lane)) is not None:
                 place = self._place(t, trajectory)
@@ -300,6 +306,7 @@ class Scheduler:
                     break
                 self._waiting.pop(lane)
                 decisions.append(place)
+        self._tried = (self._fleet.num_changes, self._waiting.num_pushed)
         return decisions
 
     def _place(self, t: float, trajectory: Trajectory) -> Place | None:

@@ -52,6 +52,8 @@ class Fleet:
         self._workers: dict[str, _Worker] = {}
         self._holders: dict[Key, str] = {}
         self._listings: dict[str, tuple[WorkerView, ...]] = {}
+        self.num_changes = 0
+        """Rises with everything that a placement could depend on."""
 
     def ready(self, event: WorkerReady) -> list[Key]:
         """Bring a worker into service; returns the turns that its older generation was running."""
@@ -61,6 +63,7 @@ class Fleet:
         orphans = self._remove(event.worker_id) if known is not None else []
         self._workers[event.worker_id] = _Worker(event, event.policy_version)
         self._listings.clear()
+        self.num_changes += 1
         return orphans
 
     def lost(self, worker_id: str, generation: int) -> list[Key]:
@@ -118,9 +121,11 @@ class Fleet:
         for key in orphans:
             del self._holders[key]
         self._listings.clear()
+        self.num_changes += 1
         return orphans
 
     def _changed(self, worker_id: str) -> None:
         worker = self._workers[worker_id]
         worker.view = None
+        self.num_changes += 1
         self._listings.pop(worker.ready.job, None)

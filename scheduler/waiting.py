@@ -21,6 +21,10 @@ class WaitingLanes:
         self._lanes: dict[tuple[str, str], list[_Entry]] = {}
         self._tickets = 0
 
+    @property
+    def num_pushed(self) -> int:
+        return self._tickets
+
     def push(self, trajectory: Trajectory, lane: str, order: float) -> None:
         """Let a turn wait; one that waits already moves to its new place."""
         self._tickets += 1

@@ -12,8 +12,6 @@ from scheduler.estimators.context_tree import ContextTree, siblings, tool_histor
 from scheduler.residual import Residual
 from scheduler.views import TrajectoryView
 
-_LIMIT = 0.999
-
 
 class PooledTrees:
     def __init__(
@@ -62,11 +60,14 @@ class PooledTrees:
         )
 
 
+_SURE = 0.999
+"""No single forecast is believed further than this."""
+
+
 def _pool(one: float, other: float, neither: float) -> float:
-    odds = _odds(one) * _odds(other) / _odds(neither)
-    return odds / (1.0 + odds)
-
-
-def _odds(probability: float) -> float:
-    clipped = min(max(probability, 1.0 - _LIMIT), _LIMIT)
-    return clipped / (1.0 - clipped)
+    one = min(max(one, 1.0 - _SURE), _SURE)
+    other = min(max(other, 1.0 - _SURE), _SURE)
+    neither = min(max(neither, 1.0 - _SURE), _SURE)
+    ends = one * other * (1.0 - neither)
+    goes_on = (1.0 - one) * (1.0 - other) * neither
+    return ends / (ends + goes_on)

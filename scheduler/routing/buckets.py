@@ -59,6 +59,11 @@ class BucketRouter:
         self._settings = settings or BucketSettings()
         self._book = LoadBook()
         self._works: dict[Key, Work] = {}
+        """Newest forecast of each open attempt ..."""
+        self._forecast_siblings: dict[Key, int] = {}
+        """... and how many of its siblings had finished by then."""
+        self._leaving: set[Key] = set()
+        """Waiting attempts for which somewhere else is better than home."""
         self._probed: set[tuple[str, str]] = set()
         self._slowest_token_s = max(s.decode.step_seconds(1, 0) for s in shapes.values())
 
@@ -80,6 +85,8 @@ class BucketRouter:
         self._estimator.ended(trajectory, is_complete=is_complete)
         self._book.leave(_key(trajectory))
         self._works.pop(_key(trajectory), None)
+        self._forecast_siblings.pop(_key(trajectory), None)
+        self._leaving.discard(_key(trajectory))
 
     def _forecast(self, trajectory: TrajectoryView) -> Work:
         residual = self._estimator.predict(trajectory)
@@ -87,7 +94,15 @@ class BucketRouter:
         context = trajectory.context_tokens
         work = Work(mean, context * mean + residual.second_moment / 2, context)
         self._works[_key(trajectory)] = work
+        self._forecast_siblings[_key(trajectory)] = len(trajectory.siblings_finished)
         return work
+
+    def _work(self, trajectory: TrajectoryView) -> Work:
+        """What is forecast, anew when another sibling has finished."""
+        key = _key(trajectory)
+        if self._forecast_siblings[key] < len(trajectory.siblings_finished):
+            self._book.update(key, self._forecast(trajectory))
+        return self._works[key]
 
     # ------------------------------------------------------------------------------ deciding
 
@@ -100,14 +115,18 @@ class BucketRouter:
             if group not in self._probed:
                 self._probed.add(group)
                 return trajectory.ready_t - settings.patience_s
-        seconds = self._forecast(trajectory).tokens * self._slowest_token_s
+        seconds = self._work(trajectory).tokens * self._slowest_token_s
         return trajectory.ready_t - min(seconds, settings.patience_s)
 
     def lane(self, trajectory: TrajectoryView, workers: Sequence[WorkerView]) -> str:
         home = home_of(trajectory, workers)
         if home is None:
             return _START if trajectory.home_id is None else _ANYWHERE
-        return _ANYWHERE if self._better(trajectory, home, workers) else home.worker_id
+        if self._better(trajectory, home, workers) is None:
+            self._leaving.discard(_key(trajectory))
+            return home.worker_id
+        self._leaving.add(_key(trajectory))
+        return _ANYWHERE
 
     def choose(
         self, trajectory: TrajectoryView, workers: Sequence[WorkerView]
@@ -115,7 +134,10 @@ class BucketRouter:
         home = home_of(trajectory, workers)
         if home is None:
             return self._begin(trajectory, workers)
-        return self._better(trajectory, home, workers) or (home if home.has_slot else None)
+        better = None
+        if _key(trajectory) in self._leaving:
+            better = self._better(trajectory, home, workers)
+        return better or (home if home.has_slot else None)
 
     def _begin(
         self, trajectory: TrajectoryView, workers: Sequence[WorkerView]

@@ -6,9 +6,8 @@ from typing import Any, TypeVar
 
 from scheduler.admission import CapacityAdmission
 from scheduler.core import Scheduler
-from scheduler.decisions import Decision
 from scheduler.events import Event, Role, Submitted, TurnFinished, TurnReady, WorkerReady
-from scheduler.policies import AdmissionPolicy, RoutePolicy
+from scheduler.policies import AdmissionPolicy, Observer, RoutePolicy
 from scheduler.replay import LogEntry
 from scheduler.routing.least_load import LeastLoad
 
@@ -19,16 +18,21 @@ class Driver:
     """Stamps events, feeds them to a scheduler and keeps the log."""
 
     def __init__(
-        self, *, routing: RoutePolicy | None = None, admission: AdmissionPolicy | None = None
+        self,
+        *,
+        routing: RoutePolicy | None = None,
+        admission: AdmissionPolicy | None = None,
+        observers: tuple[Observer, ...] = (),
     ) -> None:
         self.scheduler = Scheduler(
+            observers=observers,
             routing=routing or LeastLoad(),
             admission=admission
             or CapacityAdmission(groups_per_step=2, num_steps=3, max_running_groups=100),
         )
         self.log: list[LogEntry] = []
 
-    def send(self, kind: type[AnyEvent], /, **fields: Any) -> tuple[Decision, ...]:
+    def send(self, kind: type[AnyEvent], /, **fields: Any) -> Any:
         seq = len(self.log)
         event = kind(t=seq / 8, seq=seq, **fields)
         decisions = self.scheduler.on(event)

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import pytest
+from scheduler_driver import Driver
 from scheduler_views import tool, trajectory, worker
 
+from scheduler.admission import CapacityAdmission
 from scheduler.costs import DecodeCost, PrefillCost, Shape
 from scheduler.estimators.oracle import Oracle
 from scheduler.estimators.prefix_tree import PrefixTree
-from scheduler.events import ToolStatus
+from scheduler.events import Finished, Role, ToolStatus, TurnReady, WorkerReady
 from scheduler.load import Work, WorkerLoad
 from scheduler.routing.buckets import BucketRouter, BucketSettings
 from scheduler.routing.least_load import LeastLoad
@@ -42,6 +44,18 @@ def live_on(policy: BucketRouter, home: WorkerView, name: str, **fields: object)
     policy.turn_ready(view)
     policy.placed(view)
     return view
+
+
+def decide(policy: BucketRouter, view: TrajectoryView, *workers: WorkerView) -> str | None:
+    """The turn is queued, then served."""
+    policy.lane(view, workers)
+    return name_of(policy.choose(view, workers))
+
+
+def order_of(policy: BucketRouter, name: str, **fields: object) -> float:
+    view = trajectory(name, **fields)
+    policy.turn_ready(view)
+    return policy.order(view)
 
 
 def name_of(chosen: WorkerView | None) -> str | None:
@@ -119,23 +133,23 @@ def test_drain_time_with_and_without_a_resident() -> None:
 def test_long_attempt_moves_to_the_wide_worker_and_a_short_one_stays() -> None:
     policy = router({"long": 10_000, "short": 100})
     long = live_on(policy, NARROW, "long", context_tokens=1000)
-    assert name_of(policy.choose(long, (NARROW, WIDE))) == "w"
+    assert decide(policy, long, NARROW, WIDE) == "w"
     policy = router({"long": 10_000, "short": 100})
     live_on(policy, NARROW, "long", context_tokens=1000)
     short = live_on(policy, NARROW, "short", context_tokens=1000)
-    assert name_of(policy.choose(short, (NARROW, WIDE))) == "n"
+    assert decide(policy, short, NARROW, WIDE) == "n"
 
 
 def test_move_must_pay_for_its_prefill() -> None:
     policy = router({"long": 100})
     costly = live_on(policy, NARROW, "long", context_tokens=20_000)
-    assert name_of(policy.choose(costly, (NARROW, WIDE))) == "n"
+    assert decide(policy, costly, NARROW, WIDE) == "n"
 
 
 def test_attempt_that_has_just_moved_stays() -> None:
     policy = router({"long": 10_000})
     moved = live_on(policy, NARROW, "long", last_move_turn=2)
-    assert name_of(policy.choose(moved, (NARROW, WIDE))) == "n"
+    assert decide(policy, moved, NARROW, WIDE) == "n"
 
 
 def test_full_home_is_waited_for() -> None:
@@ -150,27 +164,43 @@ def test_full_home_is_waited_for() -> None:
 def test_lost_home_is_not_waited_for() -> None:
     policy = router({"a": 100})
     view = live_on(policy, NARROW, "a")
-    assert name_of(policy.choose(view, (WIDE,))) == "w"
+    assert decide(policy, view, WIDE) == "w"
 
 
 def test_new_attempt_waits_for_memory_unless_the_worker_is_empty() -> None:
     policy = router({"a": 100, "b": 100})
     big = trajectory("b", context_tokens=80_000)
     policy.turn_ready(big)
-    assert name_of(policy.choose(big, (NARROW,))) == "n"
+    assert decide(policy, big, NARROW) == "n"
     live_on(policy, NARROW, "a", context_tokens=50_000)
     assert policy.choose(big, (NARROW,)) is None
-    assert name_of(policy.choose(big, (NARROW, WIDE))) == "w"
+    assert decide(policy, big, NARROW, WIDE) == "w"
 
 
 def test_longest_forecast_goes_first_within_patience() -> None:
     policy = router({"a": 10, "b": 9000, "c": 10}, probes_first=False, patience_s=50.0)
-    orders = {name: policy.order(trajectory(name, ready_t=0.0)) for name in "ab"}
+    orders = {name: order_of(policy, name, ready_t=0.0) for name in "ab"}
     assert orders["b"] < orders["a"]
-    late = policy.order(trajectory("b", ready_t=51.0))
-    assert policy.order(trajectory("c", ready_t=0.0)) < late
+    late = order_of(policy, "b", ready_t=51.0)
+    assert order_of(policy, "c", ready_t=0.0) < late
 
 
 def test_first_of_a_group_goes_before_the_longest() -> None:
     policy = router({"a": 10, "b": 9000})
-    assert policy.order(trajectory("a")) < policy.order(trajectory("b"))
+    assert order_of(policy, "a") < order_of(policy, "b")
+
+
+def test_start_that_waits_for_memory_begins_when_an_attempt_ends() -> None:
+    """The end holds no slot, and nothing else happens afterwards."""
+    policy = router({"a": 100, "b": 100})
+    admission = CapacityAdmission(groups_per_step=2, num_steps=1, max_running_groups=9)
+    run = Driver(routing=policy, admission=admission, observers=(policy,))
+    run.send(WorkerReady, worker_id="n", bucket="narrow", role=Role.ROLLOUT, max_running=9)
+    for name in "ab":
+        run.submit(name)
+    ready = {"turn": 0, "context_tokens": 80_000}
+    assert len(run.send(TurnReady, trajectory_id="a", **ready)) == 1
+    assert run.send(TurnReady, trajectory_id="b", **ready) == ()
+    assert run.finish_turn("a") == ()
+    (place,) = run.send(Finished, trajectory_id="a", tokens=10)
+    assert place.trajectory_id == "b"
