@@ -25,6 +25,7 @@ _WANTED = {
     "bool_type": "true or false",
     "bool_parsing": "true or false",
     "string_type": "text (put it in quotes)",
+    "string_pattern_mismatch": "text that matches {pattern}",
     "dict_type": "a mapping",
     "model_type": "a mapping",
     "model_attributes_type": "a mapping",

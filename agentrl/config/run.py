@@ -26,7 +26,11 @@ from agentrl.config.sections import (
 class RunConfig(Section):
     """One training run."""
 
-    name: str = Field("run", description="Folder under `runs/`; a number is added when taken.")
+    name: str = Field(
+        "run",
+        pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$",
+        description="Folder under `runs/`; a number is added when taken.",
+    )
     seed: int = Field(0, ge=0, description="Of tasks, sampling, weights and data order.")
     env: EnvSection
     model: ModelSection = Field(description="Where the weights come from.")

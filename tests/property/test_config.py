@@ -31,7 +31,7 @@ values = st.recursive(
 
 @given(
     options=st.dictionaries(words, values, max_size=4),
-    name=words,
+    name=st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", fullmatch=True),
     learning_rate=st.floats(1e-9, 1.0),
     group_size=st.integers(2, 64),
     advantage=st.sampled_from(

@@ -92,6 +92,11 @@ def test_numbers_and_words_that_yaml_1_1_reads_wrongly() -> None:
             "run.yaml:4: `runtime.pin_cores`: wanted true or false, got 'no'",
         ),
         ("name: 5\n", "run.yaml:4: `name`: wanted text (put it in quotes), got 5"),
+        (
+            "name: ../up\n",
+            "run.yaml:4: `name`: wanted text that matches ^[A-Za-z0-9_][A-Za-z0-9_.-]*$, "
+            "got '../up'",
+        ),
         ("seed: -1\n", "run.yaml:4: `seed`: wanted at least 0, got -1"),
         ("warmup: {grad_clip: 0}\n", "run.yaml:4: `warmup.grad_clip`: wanted more than 0, got 0"),
         ("sandbox:\n", "run.yaml:4: `sandbox`: wanted a mapping, got nothing"),
@@ -184,14 +189,13 @@ def test_set_overrides_values() -> None:
         "env.options.answer=no",
         "trackers=[tensorboard]",
         "rollout.max_turns=null",
-        "name=a=b",
+        "env.options.sum=1=1",
     )
     assert config.rollout.group_size == 16
     assert config.train.optimizer.learning_rate == 1e-6
     assert config.train.advantage.type == "rloo"
-    assert config.env.options == {"answer": "no"}
+    assert config.env.options == {"answer": "no", "sum": "1=1"}
     assert config.trackers == ("tensorboard",)
-    assert config.name == "a=b"
 
 
 @pytest.mark.parametrize(
