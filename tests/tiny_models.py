@@ -8,7 +8,7 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTra
 
 from agentrl.config.sections import ScratchModel
 from agentrl.engine.engine import Sampling, WeightUpdate
-from agentrl.models import load_model
+from agentrl.models.load import load_model
 
 
 def tiny_qwen(seed: int = 0) -> PreTrainedModel:

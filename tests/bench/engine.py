@@ -39,7 +39,7 @@ from transformers import ContinuousBatchingConfig, GenerationConfig, PreTrainedM
 from agentrl.config.sections import ScratchModel
 from agentrl.engine.engine import GenerateRequest, Sampling
 from agentrl.engine.torch_engine import TorchEngine
-from agentrl.models import load_model
+from agentrl.models.load import load_model
 
 SLOTS = 32
 CONTEXT_TOKENS = 512

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from agentrl.config.sections import PathModel, ScratchModel, SmolLM2Model
-from agentrl.models import LoadedModel, load_model
+from agentrl.models.load import LoadedModel, load_model
 
 TINY = ScratchModel.model_validate(
     {"from": "scratch", "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "head_dim": 16}
