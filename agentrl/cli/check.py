@@ -19,7 +19,7 @@ from agentrl.cli.options import Overrides, RunFile
 if TYPE_CHECKING:
     from agentrl.config.run import RunConfig
     from agentrl.env import Env
-    from agentrl.models import LoadedModel
+    from agentrl.models.load import LoadedModel
 
 NUM_TASKS = 3
 """Tasks of the training split that are looked at and opened."""
@@ -107,7 +107,7 @@ def _check_env(checklist: Checklist, config: RunConfig) -> type[Env] | None:
 
 
 def _check_model(checklist: Checklist, config: RunConfig) -> LoadedModel | None:
-    from agentrl.models import load_model
+    from agentrl.models.load import load_model
     from agentrl.train.trainer import Trainer
 
     loaded = None

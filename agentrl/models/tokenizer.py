@@ -12,8 +12,12 @@ Invariants
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 SPECIAL_TOKENS = (
     "<pad>",
@@ -31,8 +35,8 @@ _ALIGNMENT = 16
 """The vocabulary is filled up to a multiple of this, which matrix kernels like."""
 
 
-def byte_tokenizer() -> PreTrainedTokenizerFast:
-    """A new one; it is saved and loaded as any other tokenizer of its class."""
+def byte_backend() -> Tokenizer:
+    """A new one, for processes that hold no model."""
     vocabulary = {character: byte for byte, character in enumerate(_byte_characters())}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -40,8 +44,16 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
     num_unused = -(NUM_BYTES + len(SPECIAL_TOKENS)) % _ALIGNMENT
     names = [*SPECIAL_TOKENS, *(f"<unused_{i}>" for i in range(num_unused))]
     tokenizer.add_special_tokens([AddedToken(name, special=True) for name in names])
+    return tokenizer
+
+
+def byte_tokenizer() -> PreTrainedTokenizerFast:
+    """The same for a model; it is saved and loaded as any other tokenizer of its class."""
+    # transformers takes seconds to import, and most processes only want the ids
+    from transformers import PreTrainedTokenizerFast
+
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
+        tokenizer_object=byte_backend(),
         pad_token="<pad>",
         eos_token="<end>",
         clean_up_tokenization_spaces=False,

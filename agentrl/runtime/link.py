@@ -1,7 +1,7 @@
 """One process's line to the coordinator: events out in batches, decisions in as they come.
 
 Events are told in the order they happened, by one sender, so that the scheduler never sees an
-effect before its cause. All that happened in one turn of the event loop travels in one call.
+effect before its cause. What happens within a few milliseconds travels in one call.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any, NoReturn
 from scheduler.decisions import Decision
 from scheduler.events import Event
 
+GATHER_S = 0.004
+"""Events wait this long for others: far less than a turn takes, and calls cost more than events."""
 Actor = Any
 """A Ray actor handle; Ray gives no static type for one."""
 
@@ -44,6 +46,7 @@ class CoordinatorLink:
     async def _send(self) -> NoReturn:
         while True:
             await self._news.wait()
+            await asyncio.sleep(GATHER_S)
             self._news.clear()
             events, self._events = self._events, []
             self._deliver(await self._coordinator.tell.remote(self._name, events))

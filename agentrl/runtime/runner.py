@@ -15,7 +15,7 @@ from agentrl.chat.make import make_chat
 from agentrl.config.run import RunConfig
 from agentrl.engine.engine import Sampling
 from agentrl.engine.remote_client import RemoteEngine
-from agentrl.models.load import load_tokenizer
+from agentrl.models.backend import load_backend
 from agentrl.registry import EnvRef
 from agentrl.rollout.attempt import Attempt
 from agentrl.rollout.budget import RolloutLimits
@@ -62,7 +62,7 @@ class Runner:
             env_class=env_class,
             chat=make_chat(
                 config.chat,
-                load_tokenizer(config.model).backend_tokenizer,
+                load_backend(config.model),
                 env_class.definition().schemas,
             ),
             limits=RolloutLimits.of(config.rollout),

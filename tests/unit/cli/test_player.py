@@ -10,7 +10,7 @@ from agentrl.chat.make import make_chat
 from agentrl.cli.player import Player
 from agentrl.cli.stage import ROOMY
 from agentrl.config.sections import ChatSection
-from agentrl.models import byte_tokenizer
+from agentrl.models.tokenizer import byte_backend
 from agentrl.rollout.local import ScriptedRollouts
 from agentrl.types import Outcome, Trajectory, Turn
 
@@ -48,7 +48,7 @@ async def play(*lines: str) -> tuple[Trajectory, str]:
     schemas = Doubling.definition().schemas
     out = io.StringIO()
     player = Player(Console(file=out, width=120), {tool.name: tool for tool in schemas}, read=read)
-    chat = make_chat(ChatSection(), byte_tokenizer().backend_tokenizer, schemas)
+    chat = make_chat(ChatSection(), byte_backend(), schemas)
     (task,) = Doubling.tasks("train")
     played = await ScriptedRollouts(Doubling, chat, ROOMY).play(task, player.turns)
     player.show_last(played)
