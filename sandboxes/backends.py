@@ -1,6 +1,7 @@
 """Which backend makes the boxes: chosen by name, or the best one that works here.
 
-`auto` never chooses the subprocess backend, because it isolates nothing.
+`auto` takes docker where an engine answers that has the base image, else bubblewrap; never the
+subprocess backend, because it isolates nothing.
 """
 
 from __future__ import annotations
@@ -11,55 +12,61 @@ from typing import Literal
 
 from sandboxes.bubblewrap import BubblewrapBackend
 from sandboxes.process import ProcessBackend
-from sandboxes.sandbox import BackendUnavailable, Capabilities, SandboxBackend
+from sandboxes.sandbox import BackendUnavailable, SandboxBackend
 
 log = logging.getLogger(__name__)
 
-BackendName = Literal["auto", "bubblewrap", "subprocess"]
+BackendName = Literal["auto", "docker", "bubblewrap", "subprocess"]
 Limit = Literal["network", "memory", "pids", "disk", "cpus"]
+
+
+_Kind = Literal["docker", "bubblewrap", "subprocess"]
+_AUTO: tuple[_Kind, ...] = ("docker", "bubblewrap")
 
 
 def make_backend(
     name: BackendName, *, require: Sequence[Limit] = (), run_id: str = "none"
 ) -> SandboxBackend:
     """Blocks while it looks at the machine. Raises `BackendUnavailable`, which says what to do."""
-    if name == "auto":
-        return _best_backend(require, run_id)
-    backend = _new_backend(name, run_id)
-    missing = missing_limits(backend.capabilities(), require)
+    if name != "auto":
+        return _make(name, require, run_id)
+    refusals = []
+    for kind in _AUTO:
+        try:
+            backend = _make(kind, require, run_id, base_image_needed=True)
+        except BackendUnavailable as e:
+            refusals.append(f"[{kind}: {e}]")
+        else:
+            log.info("sandbox backend chosen backend=%s passed_over=%s", kind, refusals)
+            return backend
+    raise BackendUnavailable(
+        f"no sandbox backend works on this machine. {' '.join(refusals)} To run tools without any "
+        "isolation, set sandbox.backend: subprocess."
+    )
+
+
+def _make(
+    kind: _Kind, require: Sequence[Limit], run_id: str, *, base_image_needed: bool = False
+) -> SandboxBackend:
+    backend = _new(kind, run_id, base_image_needed=base_image_needed)
+    capabilities = backend.capabilities()
+    missing = [limit for limit in require if not getattr(capabilities, limit)]
     if missing:
         raise BackendUnavailable(
-            f"the {name} backend does not enforce {', '.join(missing)} on this machine, but "
-            f"sandbox.require asks for it: {' '.join(backend.capabilities().notes)}"
+            f"the {kind} backend does not enforce {', '.join(missing)} on this machine, but "
+            f"sandbox.require asks for it: {' '.join(capabilities.notes)}"
         )
     return backend
 
 
-def missing_limits(capabilities: Capabilities, require: Sequence[Limit]) -> list[Limit]:
-    return [limit for limit in require if not getattr(capabilities, limit)]
+def _new(kind: _Kind, run_id: str, *, base_image_needed: bool) -> SandboxBackend:
+    match kind:
+        case "docker":
+            # The engine's SDK takes ten times longer to import than a box to make.
+            from sandboxes.engine.backend import DockerBackend
 
-
-def _new_backend(name: Literal["bubblewrap", "subprocess"], run_id: str) -> SandboxBackend:
-    match name:
+            return DockerBackend(run_id=run_id, base_image_needed=base_image_needed)
         case "bubblewrap":
             return BubblewrapBackend()
         case "subprocess":
             return ProcessBackend()
-
-
-def _best_backend(require: Sequence[Limit], run_id: str) -> SandboxBackend:
-    refusals = []
-    candidates: tuple[Literal["bubblewrap"], ...] = ("bubblewrap",)
-    for name in candidates:
-        try:
-            backend = make_backend(name, require=require, run_id=run_id)
-        except BackendUnavailable as e:
-            refusals.append(f"{name}: {e}")
-        else:
-            log.info("sandbox backend chosen backend=%s passed_over=%s", name, refusals)
-            return backend
-    raise BackendUnavailable(
-        "no sandbox backend works on this machine. "
-        + " ".join(f"[{refusal}]" for refusal in refusals)
-        + " To run tools without any isolation, set sandbox.backend: subprocess."
-    )

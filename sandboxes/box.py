@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path, PurePosixPath
 from typing import NoReturn, Protocol, Self
 
 from sandboxes import wire
+from sandboxes.background import Background
 from sandboxes.boxd import frames
 from sandboxes.client import BoxClient, Call
 from sandboxes.paths import (
@@ -26,21 +27,29 @@ from sandboxes.paths import (
     relative_path,
 )
 from sandboxes.sandbox import ExecResult, SandboxLost, UnsafePath
+from sandboxes.session import Session
 from sandboxes.spec import SandboxSpec
 
 ANSWER_GRACE_S = 1.8
 """After a command's deadline: time for the kill and the answer, then the box is given up."""
 TRANSFER_TIMEOUT_S = 60.0
 PING_TIMEOUT_S = 5.0
+MAX_OUTPUT_BYTES = 64 * 1024 * 1024
 READ_LIMIT_BYTES = 64 * 1024 * 1024
 _EXHAUSTED = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
 
 
 class BoxHost(Protocol):
-    """What a backend knows of a box that it has made."""
+    """A box as its backend knows it: how it comes to be and how it ends."""
+
+    box_id: str
+
+    async def start(self, client: BoxClient) -> None:
+        """Make the box and connect `client` to a boxd that is ready."""
+        ...
 
     async def delete(self) -> None:
-        """End the box and everything of it. Called once; must not fail half-way."""
+        """End the box and everything of it, also when `start` was cancelled at any point."""
         ...
 
     def cause_of_death(self) -> str:
@@ -50,12 +59,20 @@ class BoxHost(Protocol):
 
 class StreamSandbox:
     def __init__(
-        self, *, spec: SandboxSpec, sandbox_id: str, client: BoxClient, host: BoxHost
+        self,
+        *,
+        spec: SandboxSpec,
+        client: BoxClient,
+        host: BoxHost,
+        create: Callable[[SandboxSpec], Awaitable[StreamSandbox]],
+        on_deleted: Callable[[], object],
     ) -> None:
         self.spec = spec
-        self.sandbox_id = sandbox_id
+        self.sandbox_id = host.box_id
         self._client = client
         self._host = host
+        self._create = create
+        self._on_deleted = on_deleted
         self._deletion: asyncio.Task[None] | None = None
 
     async def exec(
@@ -68,25 +85,13 @@ class StreamSandbox:
         timeout_s: float | None = None,
         max_output_bytes: int | None = None,
     ) -> ExecResult:
-        argv = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
         timeout_s = self.spec.exec_timeout_s if timeout_s is None else timeout_s
-        cap = self.spec.max_output_bytes if max_output_bytes is None else max_output_bytes
-        if not argv:
-            raise ValueError("an empty command; give a string for sh -c, or at least one word")
-        if not 0 < timeout_s <= wire.MAX_TIMEOUT_S or not 0 <= cap < 2**32:
-            raise ValueError(f"timeout_s={timeout_s} and max_output_bytes={cap} must be positive")
-        request = wire.exec_request(
-            argv,
-            env=env or {},
-            cwd=box_path(cwd or ".", self.spec.workdir),
-            timeout_s=timeout_s,
-            cap=cap,
-            has_stdin=bool(stdin),
+        argv = _argv(command)
+        request = self._request(
+            argv, env, cwd, timeout_s, max_output_bytes, frames.HAS_STDIN if stdin else 0
         )
-        self._client.expect_frames_of(wire.RESULT_HEAD_BYTES + 2 * cap)
-        with self._call(
-            timeout_s + ANSWER_GRACE_S, "its command's time-out and the time to kill it"
-        ) as call:
+        limit_s = timeout_s + ANSWER_GRACE_S
+        with self._call(limit_s, "its command's time-out and the time to kill it") as call:
             call.send(frames.EXEC, request)
             if stdin:
                 await self._feed(call, stdin)
@@ -94,6 +99,73 @@ class StreamSandbox:
         if kind == frames.RESULT:
             return wire.exec_result(payload)
         return self._not_started(argv[0], cwd, *wire.error(payload))
+
+    def _request(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str] | None,
+        cwd: str | None,
+        timeout_s: float | None,
+        max_output_bytes: int | None,
+        flags: int,
+    ) -> bytes:
+        cap = self.spec.max_output_bytes if max_output_bytes is None else max_output_bytes
+        if not 0 <= cap <= MAX_OUTPUT_BYTES:
+            raise ValueError(f"max_output_bytes={cap} must be from 0 to {MAX_OUTPUT_BYTES}")
+        self._client.expect_frames_of(wire.RESULT_HEAD_BYTES + 2 * cap)
+        folder = box_path(cwd or ".", self.spec.workdir)
+        return wire.exec_request(
+            argv, env=env or {}, cwd=folder, timeout_s=timeout_s, cap=cap, flags=flags
+        )
+
+    async def spawn(
+        self,
+        command: str | Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        max_output_bytes: int | None = None,
+    ) -> Background:
+        request = self._request(_argv(command), env, cwd, None, max_output_bytes, 0)
+        return Background(self._open(request), self.guard)
+
+    async def session(self, shell: str = "bash") -> Session:
+        request = self._request(
+            [shell], None, None, None, None, frames.HAS_STDIN | frames.IS_SESSION
+        )
+        return Session(self._open(request), self.guard, self.spec.exec_timeout_s)
+
+    def _open(self, request: bytes) -> Call:
+        with self.guard():
+            call = self._client.open_call(None, "")
+            call.send(frames.EXEC, request)
+            return call
+
+    @asynccontextmanager
+    async def verifier(self, keep: Sequence[str] = ()) -> AsyncIterator[StreamSandbox]:
+        kept = [file for path in keep for file in await self._files_at(path)]
+        fresh = await self._create(self.spec)
+        try:
+            await fresh._put(kept)
+            yield fresh
+        finally:
+            await fresh.close()
+
+    async def _files_at(self, path: str) -> list[BoxFile]:
+        """A file, or all files of a folder; nothing where there is nothing."""
+        try:
+            try:
+                found = await self._get(path, limit=READ_LIMIT_BYTES, tree=True)
+                top = PurePosixPath(path)
+            except NotADirectoryError:
+                found = await self._get(path, limit=READ_LIMIT_BYTES, tree=False)
+                top = PurePosixPath(path).parent
+        except FileNotFoundError:
+            return []
+        return [
+            file._replace(path=relative_path(str(top / (file.path or PurePosixPath(path).name))))
+            for file in found
+        ]
 
     async def _feed(self, call: Call, stdin: bytes) -> None:
         """All of stdin and its end, never further ahead of the command than the window."""
@@ -120,8 +192,8 @@ class StreamSandbox:
         return ExecResult(rc=rc, out=b"", err=err, out_bytes=0, err_bytes=len(err))
 
     async def read(self, path: str) -> bytes:
-        files = await self._get(path, limit=READ_LIMIT_BYTES, tree=False)
-        return next(iter(files.values()))
+        (file,) = await self._get(path, limit=READ_LIMIT_BYTES, tree=False)
+        return file.data
 
     async def read_text(self, path: str) -> str:
         return (await self.read(path)).decode("utf-8", "replace")
@@ -140,7 +212,7 @@ class StreamSandbox:
         self, path: str = ".", *, max_bytes: int = READ_LIMIT_BYTES
     ) -> dict[str, bytes]:
         files = await self._get(path, limit=max_bytes, tree=True)
-        return {relative_path(name): data for name, data in files.items()}
+        return {relative_path(file.path): file.data for file in files}
 
     async def _put(self, files: Sequence[BoxFile]) -> None:
         with self._call(TRANSFER_TIMEOUT_S, "the time for an upload") as call:
@@ -156,30 +228,31 @@ class StreamSandbox:
         if kind == frames.ERROR:
             _raise_file_error(", ".join(file.path for file in files[:3]), *wire.error(payload))
 
-    async def _get(self, path: str, *, limit: int, tree: bool) -> dict[str, bytes]:
-        found: dict[str, list[bytes]] = {}
-        current: list[bytes] = []
+    async def _get(self, path: str, *, limit: int, tree: bool) -> list[BoxFile]:
+        files: list[BoxFile] = []
+        chunks: list[bytes] = []
         left = limit
         with self._call(TRANSFER_TIMEOUT_S, "the time for a download") as call:
-            request = box_path(path, self.spec.workdir)
-            call.send(frames.GET, wire.get_request(request, limit=limit, tree=tree))
-            while call.last is None or call.parts:
-                if not call.parts:
-                    await call.change()
-                for kind, payload in call.parts:
-                    if kind == frames.FILE:
-                        name = payload[1:].decode("utf-8", "surrogateescape")
-                        current = found.setdefault(name, [])
-                    else:
-                        current.append(payload)
-                        left -= len(payload)
-                call.parts.clear()
-                if left < 0 or len(found) > frames.MAX_FILES:
+            request = wire.get_request(box_path(path, self.spec.workdir), limit=limit, tree=tree)
+            call.send(frames.GET, request)
+            while True:
+                kind, payload = await call.part()
+                if kind == frames.CHUNK:
+                    chunks.append(payload)
+                    left -= len(payload)
+                    continue
+                if files:
+                    files[-1] = files[-1]._replace(data=b"".join(chunks))
+                chunks.clear()
+                if kind != frames.FILE:
+                    break
+                name = payload[1:].decode("utf-8", "surrogateescape")
+                files.append(BoxFile(name, b"", payload[:1] == b"x"))
+                if left < 0 or len(files) > frames.MAX_FILES:
                     self._lose("the box sent more than was asked for")
-            kind, payload = call.last
         if kind == frames.ERROR:
             _raise_file_error(path, *wire.error(payload))
-        return {name: b"".join(chunks) for name, chunks in found.items()}
+        return files
 
     async def alive(self) -> bool:
         try:
@@ -205,15 +278,22 @@ class StreamSandbox:
     @contextmanager
     def _call(self, timeout_s: float, what: str) -> Iterator[Call]:
         """A call with its deadline. A box that misses it is lost: nobody knows what it does."""
-        try:
-            with self._client.call(timeout_s, what) as call:
+        with self.guard():
+            call = self._client.open_call(timeout_s, f"{what} ({timeout_s:.1f} s)")
+            try:
                 yield call
+            finally:
+                call.close()
+
+    @contextmanager
+    def guard(self) -> Iterator[None]:
+        """Whoever finds the box lost has it deleted, and passes on why."""
+        try:
+            yield
         except SandboxLost:
             self._begin_deletion("the box was lost")
-            cause = self._host.cause_of_death()
-            raise SandboxLost(
-                f"box {self.sandbox_id}: {self._client.lost} {cause}".strip()
-            ) from None
+            reason = f"box {self.sandbox_id}: {self._client.lost} {self._host.cause_of_death()}"
+            raise SandboxLost(reason.strip()) from None
 
     def _lose(self, reason: str) -> NoReturn:
         self._begin_deletion(reason)
@@ -222,7 +302,20 @@ class StreamSandbox:
     def _begin_deletion(self, reason: str) -> None:
         self._client.close(reason)
         if self._deletion is None:
-            self._deletion = asyncio.create_task(self._host.delete())
+            self._deletion = asyncio.create_task(self._delete())
+
+    async def _delete(self) -> None:
+        try:
+            await self._host.delete()
+        finally:
+            self._on_deleted()
+
+
+def _argv(command: str | Sequence[str]) -> list[str]:
+    argv = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
+    if not argv:
+        raise ValueError("an empty command; give a string for sh -c, or at least one word")
+    return argv
 
 
 def _raise_file_error(path: str, code: int, text: str) -> NoReturn:

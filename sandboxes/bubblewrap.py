@@ -144,7 +144,7 @@ class BubblewrapBackend(LocalBackend):
         self.cgroups = Cgroups.find() if cgroups is None else cgroups
         self.cgroups.sweep()
 
-    def new_box(self, spec: SandboxSpec) -> BubblewrapBox:
+    def new_host(self, spec: SandboxSpec) -> BubblewrapBox:
         return BubblewrapBox(self, spec)
 
     def capabilities(self) -> Capabilities:

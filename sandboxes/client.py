@@ -9,10 +9,8 @@ that breaks the protocol is as good as lost: its memory may belong to the model'
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import socket
-from collections.abc import Iterator
 
 from sandboxes import wire
 from sandboxes.boxd import frames
@@ -21,19 +19,24 @@ from sandboxes.sandbox import SandboxLost
 _LAST_FRAMES = frozenset({frames.RESULT, frames.END, frames.ERROR, frames.PONG})
 
 
-class Call:
-    """One request in flight, until its deadline (in the event loop's time)."""
+def deadline_after(timeout_s: float | None) -> float | None:
+    return None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
 
-    def __init__(self, client: BoxClient, call_id: int, deadline: float, what: str) -> None:
+
+class Call:
+    """One request in flight, until its deadline (in the event loop's time), if it has one."""
+
+    def __init__(self, client: BoxClient, call_id: int, deadline: float | None, what: str) -> None:
         self._client = client
         self._deadline = deadline
         self._what = what
         self._changed = asyncio.Event()
         self.id = call_id
+        self.is_closed = False
         self.last: tuple[int, bytes] | None = None
         """The frame that ended the call."""
         self.parts: list[tuple[int, bytes]] = []
-        """FILE and CHUNK frames that nobody has taken yet."""
+        """Frames that nobody has taken yet: FILE, CHUNK, PEEKED and TURN."""
         self.stdin_window = wire.STDIN_WINDOW_BYTES
 
     def on_frame(self, kind: int, payload: bytes) -> None:
@@ -79,6 +82,21 @@ class Call:
             await self.change()
         return self.last
 
+    async def part(self) -> tuple[int, bytes]:
+        """The next frame of any kind."""
+        while self.last is None and not self.parts:
+            await self.change()
+        return self.parts.pop(0) if self.parts else await self.end()
+
+    def set_deadline(self, timeout_s: float | None, what: str) -> None:
+        self._deadline = deadline_after(timeout_s)
+        self._what = what
+
+    def close(self) -> None:
+        """No more answers are wanted; what runs is killed."""
+        self.is_closed = True
+        self._client.forget(self)
+
 
 class BoxClient(asyncio.Protocol):
     """The protocol object of one box's stream."""
@@ -115,18 +133,16 @@ class BoxClient(asyncio.Protocol):
         """A frame larger than any that was asked for is refused; this one is asked for."""
         self._reader.limit = max(self._reader.limit, num_bytes)
 
-    @contextlib.contextmanager
-    def call(self, timeout_s: float, what: str) -> Iterator[Call]:
+    def open_call(self, timeout_s: float | None, what: str) -> Call:
+        """A call that its owner must close."""
         self.raise_if_lost()
-        deadline = asyncio.get_running_loop().time() + timeout_s
-        call = Call(self, next(self._ids), deadline, f"{what} ({timeout_s:.1f} s)")
+        call = Call(self, next(self._ids), deadline_after(timeout_s), what)
         self._calls[call.id] = call
-        try:
-            yield call
-        finally:
-            del self._calls[call.id]
-            if call.last is None and self.lost is None:
-                call.send(frames.KILL)
+        return call
+
+    def forget(self, call: Call) -> None:
+        if self._calls.pop(call.id, None) and call.last is None and self.lost is None:
+            call.send(frames.KILL)
 
     def write(self, data: bytes) -> None:
         self.raise_if_lost()

@@ -11,7 +11,7 @@ from sandboxes.backends import BackendName, make_backend
 from sandboxes.sandbox import BackendUnavailable, Capabilities, SandboxBackend, SandboxError
 from sandboxes.spec import SandboxSpec
 
-_NAMES: tuple[BackendName, ...] = ("bubblewrap", "subprocess")
+_NAMES: tuple[BackendName, ...] = ("docker", "bubblewrap", "subprocess")
 _NUM_CALLS = 20
 
 

@@ -18,14 +18,12 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from sandboxes.box import StreamSandbox
 from sandboxes.bundle import boot_bytes
 from sandboxes.client import BoxClient
 from sandboxes.ownership import this_process
-from sandboxes.sandbox import Capabilities, SandboxError, SandboxLost
 from sandboxes.spec import SandboxSpec
+from sandboxes.stream_backend import StreamBackend
 
-START_TIMEOUT_S = 30.0
 END_TIMEOUT_S = 5.0
 _NUM_THREADS = 8
 
@@ -37,7 +35,7 @@ class LocalBox(abc.ABC):
         self.backend = backend
         self.spec = spec
         self.box_id = f"{this_process().local_name}-{secrets.token_hex(4)}"
-        self.our_end, self._box_end = socket.socketpair()
+        self._our_end, self._box_end = socket.socketpair()
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         self._is_deleted = False
@@ -62,17 +60,20 @@ class LocalBox(abc.ABC):
         words = self._process.stderr.read(4096) or b""
         return words.decode("utf-8", "replace").strip()
 
-    def start(self) -> None:
+    async def start(self, client: BoxClient) -> None:
+        await client.connect(self._our_end)
+        await self.backend.in_thread(self._start)
+        client.write(boot_bytes(same_python=True))
+        await client.ready()
+
+    def _start(self) -> None:
         with self._lock:
             if not self._is_deleted:
                 self._process = self.popen(self._box_end)
                 self._box_end.close()
 
     async def delete(self) -> None:
-        try:
-            await self.backend.in_thread(self._delete)
-        finally:
-            self.backend.boxes.pop(self.box_id, None)
+        await self.backend.in_thread(self._delete)
 
     def _delete(self) -> None:
         with self._lock:
@@ -85,50 +86,16 @@ class LocalBox(abc.ABC):
             self.clean_up()
 
 
-class LocalBackend(abc.ABC):
-    name: str
+class LocalBackend(StreamBackend):
+    start_timeout_s = 30.0
 
     def __init__(self) -> None:
-        self.boxes: dict[str, StreamSandbox] = {}
+        super().__init__()
         self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="agentrl-box")
-
-    @abc.abstractmethod
-    def capabilities(self) -> Capabilities: ...
-
-    @abc.abstractmethod
-    def new_box(self, spec: SandboxSpec) -> LocalBox: ...
 
     async def in_thread(self, call: Callable[[], None]) -> None:
         await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
-    async def create(self, spec: SandboxSpec) -> StreamSandbox:
-        spec.refuse_allow_list(self.name)
-        local = self.new_box(spec)
-        client = BoxClient()
-        box = StreamSandbox(spec=spec, sandbox_id=local.box_id, client=client, host=local)
-        self.boxes[local.box_id] = box
-        try:
-            await self._start(local, client)
-            if spec.files:
-                await box.upload(spec.files)
-        except BaseException:
-            await box.close()
-            raise
-        return box
-
-    async def _start(self, local: LocalBox, client: BoxClient) -> None:
-        try:
-            async with asyncio.timeout(START_TIMEOUT_S):
-                await client.connect(local.our_end)
-                await self.in_thread(local.start)
-                client.write(boot_bytes(same_python=True))
-                await client.ready()
-        except (OSError, TimeoutError, SandboxLost) as e:
-            cause = local.cause_of_death() or str(e) or f"no answer within {START_TIMEOUT_S:.0f} s"
-            raise SandboxError(f"could not start a {self.name} box: {cause}") from e
-
     async def close(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            for box in list(self.boxes.values()):
-                group.create_task(box.close())
+        await super().close()
         await asyncio.to_thread(self._threads.shutdown)

@@ -75,7 +75,7 @@ class ProcessBackend(LocalBackend):
             if not local_name_may_live(folder.name.removeprefix(_PREFIX)):
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def new_box(self, spec: SandboxSpec) -> ProcessBox:
+    def new_host(self, spec: SandboxSpec) -> ProcessBox:
         return ProcessBox(self, spec)
 
     def capabilities(self) -> Capabilities:

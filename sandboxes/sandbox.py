@@ -8,11 +8,16 @@ backend* does wrong is a `SandboxError`: the rollout is not to blame and must no
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from sandboxes.spec import SandboxSpec
+
+if TYPE_CHECKING:
+    from sandboxes.background import Background
+    from sandboxes.session import Session
 
 
 class SandboxError(Exception):
@@ -118,6 +123,29 @@ class Sandbox(Protocol):
         self, path: str = ".", *, max_bytes: int = 64 * 1024 * 1024
     ) -> dict[str, bytes]:
         """Plain files under `path`, keyed by path relative to it; links are not followed."""
+        ...
+
+    async def spawn(
+        self,
+        command: str | Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        max_output_bytes: int | None = None,
+    ) -> Background:
+        """Start a command that runs on; look at its logs, wait for it, kill it."""
+        ...
+
+    async def session(self, shell: str = "bash") -> Session:
+        """A shell that keeps its folder, variables and functions from script to script."""
+        ...
+
+    def verifier(self, keep: Sequence[str] = ()) -> AbstractAsyncContextManager[Sandbox]:
+        """A fresh box of the same spec with these files and folders of this one, to grade in.
+
+        What runs in it runs the model's code: believe only what that code cannot know or make.
+        The box is not counted by a pool.
+        """
         ...
 
     async def alive(self) -> bool: ...

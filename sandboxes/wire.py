@@ -13,6 +13,8 @@ What comes from a box is never trusted: only fixed-width numbers and bytes are r
     END                   } CHUNK* ... END          ERROR   errno:4 text
     GET    f or t, limit:8, path                    PONG
     PING                                            READY   version:4, once, with id 0
+    PEEK   (at a running command)                   PEEKED  as RESULT, without an end
+    RUN    timeout_ms:4 script, of a session        TURN    as RESULT, of that script
 
 stdin is sent at most `STDIN_WINDOW_BYTES` ahead of what the command has taken, so that boxd's
 memory is bounded and one command that does not read cannot hold up the others.
@@ -64,20 +66,31 @@ def exec_request(
     *,
     env: Mapping[str, str],
     cwd: str,
-    timeout_s: float,
+    timeout_s: float | None,
     cap: int,
-    has_stdin: bool,
+    flags: int = 0,
 ) -> bytes:
+    """Without a time-out a command runs until it ends, is killed or the box is closed."""
     words = [cwd, *argv, *(f"{key}={value}" for key, value in env.items())]
     encoded = [word.encode("utf-8", "surrogateescape") for word in words]
     if any(b"\0" in word for word in encoded):
         raise ValueError("a command's arguments, environment and cwd cannot hold NUL characters")
     if any("=" in key or not key for key in env):
         raise ValueError(f"environment names cannot be empty or hold '=', got {sorted(env)}")
-    flags = bytes((frames.HAS_STDIN if has_stdin else 0,))
-    timeout_ms = max(1, int(timeout_s * 1000)).to_bytes(4, "big")
-    numbers = timeout_ms + cap.to_bytes(4, "big") + len(argv).to_bytes(2, "big")
-    return flags + numbers + b"\0".join(encoded)
+    timeout_ms = 0 if timeout_s is None else milliseconds(timeout_s)
+    numbers = timeout_ms.to_bytes(4, "big") + cap.to_bytes(4, "big") + len(argv).to_bytes(2, "big")
+    return bytes((flags,)) + numbers + b"\0".join(encoded)
+
+
+def milliseconds(timeout_s: float) -> int:
+    if not 0 < timeout_s <= MAX_TIMEOUT_S:
+        raise ValueError(f"timeout_s={timeout_s} must be over 0 and at most {MAX_TIMEOUT_S:.0f}")
+    return max(1, int(timeout_s * 1000))
+
+
+def run_request(script: str, timeout_s: float) -> bytes:
+    encoded = script.encode("utf-8", "surrogateescape")
+    return milliseconds(timeout_s).to_bytes(4, "big") + encoded
 
 
 def exec_result(payload: bytes) -> ExecResult:

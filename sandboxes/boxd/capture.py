@@ -6,6 +6,9 @@ class Capture:
 
     def __init__(self, cap: int) -> None:
         self.cap = cap
+        self.clear()
+
+    def clear(self) -> None:
         self.total = 0
         self.head = bytearray()
         self.tail = bytearray()

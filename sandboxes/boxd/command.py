@@ -7,10 +7,12 @@ import time
 from collections.abc import Callable
 
 from sandboxes.boxd.capture import Capture
-from sandboxes.boxd.frames import ACK, CHUNK_BYTES, STDIN_ACK_BYTES
+from sandboxes.boxd.frames import ACK, CHUNK_BYTES, STDIN_ACK_BYTES, TURN
 from sandboxes.boxd.loop import Loop
 from sandboxes.boxd.supervisor import NOT_STARTED
 
+PIPE_BYTES = 2 * CHUNK_BYTES
+"""More than an unread pipe can hold."""
 GRACE_S = 0.25
 """How long after its leader's end a command's pipes may still be held open by its children."""
 
@@ -37,7 +39,7 @@ class Command:
         self.out, self.err = Capture(cap), Capture(cap)
         self.captures: dict[int, Capture] = {}
         self.supervisor = 0
-        self.status_fd = self.stdin_fd = -1
+        self.status_fd = self.stdin_fd = self.turn_fd = -1
         self.stdin = bytearray()
         self.stdin_ended = False
         self.stdin_taken = 0
@@ -46,9 +48,9 @@ class Command:
         self.timed_out = self.is_answered = False
         self.on_change = on_change
 
-    def attach(self, supervisor: int, out: int, err: int, status: int, stdin: int) -> None:
+    def attach(self, out: int, err: int, status: int, stdin: int, turn: int) -> None:
         """Our ends of the pipes of a supervisor that has just been forked."""
-        self.supervisor, self.status_fd, self.stdin_fd = supervisor, status, stdin
+        self.status_fd, self.stdin_fd, self.turn_fd = status, stdin, turn
         self.captures = {out: self.out, err: self.err}
         for fd in self.captures:
             posix.set_blocking(fd, False)
@@ -56,6 +58,8 @@ class Command:
         self.loop.watch(status, select.POLLIN, self.read_status)
         if stdin >= 0:
             posix.set_blocking(stdin, False)
+        if turn >= 0:
+            self.loop.watch(turn, select.POLLIN, self.read_turn)
 
     @property
     def is_supervised(self) -> bool:
@@ -97,6 +101,35 @@ class Command:
         if self.has_ended:
             self.deadline = time.monotonic() + GRACE_S
         self.on_change(self)
+
+    def report(self, flags: int, end: bytes) -> bytes:
+        """The payload that tells what the command did, or has done so far."""
+        out, err = self.out.value(), self.err.value()
+        micros = int((time.monotonic() - self.started) * 1e6)
+        numbers = (micros, self.out.total, self.err.total, len(out))
+        return bytes((flags,)) + end + b"".join(n.to_bytes(8, "big") for n in numbers) + out + err
+
+    def run_turn(self, timeout_s: float, script: bytes) -> None:
+        """A session's next script; its shell writes the exit code to the turn's descriptor."""
+        self.started = time.monotonic()
+        self.deadline = self.started + timeout_s
+        self.feed(script)
+
+    def read_turn(self, fd: int) -> None:
+        code = posix.read(fd, 16)
+        if not code:
+            self.loop.close(fd)
+            self.turn_fd = -1
+            return
+        for pipe in list(self.captures) * (PIPE_BYTES // CHUNK_BYTES):
+            if pipe in self.captures:  # what it holds belongs to this turn
+                self.read_output(pipe)
+        rc = code.strip()
+        status = (int(rc) & 0xFF if rc.isdigit() else 0xFF) << 8
+        self.loop.send(TURN, self.id, self.report(0, status.to_bytes(4, "big") + bytes(16)))
+        self.out.clear()
+        self.err.clear()
+        self.deadline = float("inf")
 
     def feed(self, data: bytes) -> None:
         if self.stdin_fd < 0:

@@ -18,12 +18,16 @@ from sandboxes.boxd.frames import (
     FILE,
     GET,
     HAS_STDIN,
+    IS_SESSION,
     KILL,
     OOM,
+    PEEK,
+    PEEKED,
     PING,
     PONG,
     READY,
     RESULT,
+    RUN,
     STDIN,
     TIMED_OUT,
     VERSION,
@@ -79,13 +83,10 @@ class Boxd:
     def on_frame(self, kind: int, frame_id: int, payload: bytes) -> None:
         if kind == EXEC:
             self.start(frame_id, payload)
-        elif kind == STDIN:
-            if frame_id in self.commands:
-                self.commands[frame_id].feed(payload)
-        elif kind == KILL:
-            if frame_id in self.commands:
-                self.kill(self.commands[frame_id])
+        elif kind in (STDIN, RUN, PEEK, KILL):
             self.downloads.pop(frame_id, None)
+            if frame_id in self.commands:
+                self.on_command_frame(self.commands[frame_id], kind, payload)
         elif kind in (FILE, CHUNK, END):
             self.receive(kind, frame_id, payload)
         elif kind == GET:
@@ -93,6 +94,16 @@ class Boxd:
             self.downloads[frame_id] = outgoing(payload[9:], limit, is_tree)
         elif kind == PING:
             self.loop.send(PONG, frame_id)
+
+    def on_command_frame(self, command: Command, kind: int, payload: bytes) -> None:
+        if kind == STDIN:
+            command.feed(payload)
+        elif kind == RUN:
+            command.run_turn(int.from_bytes(payload[:4], "big") / 1000, payload[4:])
+        elif kind == PEEK:
+            self.loop.send(PEEKED, command.id, command.report(0, bytes(20)))
+        else:
+            self.kill(command)
 
     def fail(self, frame_id: int, e: OSError) -> None:
         code = e.errno or errno.EIO
@@ -125,7 +136,7 @@ class Boxd:
     # commands
 
     def start(self, command_id: int, payload: bytes) -> None:
-        timeout_s = int.from_bytes(payload[1:5], "big") / 1000
+        flags, timeout_s = payload[0], int.from_bytes(payload[1:5], "big") / 1000
         cap = int.from_bytes(payload[5:9], "big")
         num_args = int.from_bytes(payload[9:11], "big")
         cwd, *words = payload[11:].split(b"\0")
@@ -136,25 +147,27 @@ class Boxd:
         self.reap_orphans()  # the dead count as processes
         pipes: list[int] = []
         try:
-            for _ in range(4 if payload[0] & HAS_STDIN else 3):
+            for _ in range(3 + bool(flags & HAS_STDIN) + bool(flags & IS_SESSION)):
                 pipes += posix.pipe()
-            out, out_end, err, err_end, status, status_end, *stdin = pipes
-            supervisor = posix.fork()
+            command.supervisor = posix.fork()
         except OSError as e:
             for fd in pipes:
                 posix.close(fd)
             self.fail(command_id, e)
             return
-        if supervisor == 0:
-            stdin_end = stdin[0] if stdin else self.null
+        out, out_end, err, err_end, status, status_end, *more = pipes
+        stdin_end, stdin = more[:2] or (self.null, -1)
+        turn, *turn_end = more[2:] or (-1,)
+        if command.supervisor == 0:
+            fds = (stdin_end, out_end, err_end, status_end, *turn_end)
             try:
-                supervise(words[:num_args], env, cwd, (stdin_end, out_end, err_end, status_end))
+                supervise(words[:num_args], env, cwd, fds)
             finally:
                 posix._exit(0)
-        for fd in (out_end, err_end, status_end, *stdin[:1]):
+        for fd in (out_end, err_end, status_end, *more[:1], *turn_end):
             posix.close(fd)
         self.commands[command_id] = command
-        command.attach(supervisor, out, err, status, stdin[1] if stdin else -1)
+        command.attach(out, err, status, stdin, turn)
 
     def on_change(self, command: Command) -> None:
         if not command.is_supervised and not command.record and not command.kill_rounds:
@@ -169,6 +182,9 @@ class Boxd:
         command.is_answered = True
         command.deadline = NEVER
         command.close_stdin()
+        if command.turn_fd >= 0:
+            self.loop.close(command.turn_fd)
+            command.turn_fd = -1
         for fd in command.captures:
             self.drain(fd)
         command.captures.clear()
@@ -176,12 +192,8 @@ class Boxd:
             self.fail(command.id, OSError(command.failure, posix.strerror(command.failure)))
             return
         is_oom = any(command.end[:4]) and not command.timed_out and self.saw_oom_kill()
-        out, err = command.out.value(), command.err.value()
-        micros = int((time.monotonic() - command.started) * 1e6)
-        numbers = (micros, command.out.total, command.err.total, len(out))
-        payload = bytes((TIMED_OUT * command.timed_out | OOM * is_oom,)) + command.end
-        payload += b"".join(n.to_bytes(8, "big") for n in numbers) + out + err
-        self.loop.send(RESULT, command.id, payload)
+        flags = TIMED_OUT * command.timed_out | OOM * is_oom
+        self.loop.send(RESULT, command.id, command.report(flags, command.end))
 
     def drain(self, fd: int) -> None:
         """A child left in the background still holds this pipe: read on, keep nothing."""

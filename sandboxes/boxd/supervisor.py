@@ -12,7 +12,7 @@ except ImportError:  # an image with a minimal python: a kill takes the whole bo
 else:
     HAS_CTYPES = True
 
-STATUS_FD = 3
+STATUS_FD, TURN_FD = 3, 9
 EXITED, NOT_STARTED = b"X", b"E"
 """First byte of what a supervisor reports: then wait status, cpu, peak memory | errno."""
 MAX_FDS = 4096
@@ -47,10 +47,17 @@ def prctl(option: int, value: int) -> bool:
 def supervise(
     argv: "list[bytes]", env: "dict[bytes, bytes]", cwd: bytes, fds: "tuple[int, ...]"
 ) -> None:
-    """Run one command on `fds` (stdin, stdout, stderr, status); report its leader's end."""
-    for target, source in enumerate(fds):
+    """Run one command on `fds` (stdin, stdout, stderr, status); report its leader's end.
+
+    A fifth, of a session, becomes the descriptor on which its shell tells the end of each turn.
+    """
+    for target, source in enumerate(fds[:4]):
         posix.dup2(source, target, target < STATUS_FD)
-    posix.closerange(STATUS_FD + 1, MAX_FDS)
+    if len(fds) > 4:
+        posix.dup2(fds[4], TURN_FD)
+        posix.set_inheritable(TURN_FD, True)  # dup2 leaves it alone when it is there already
+    posix.closerange(STATUS_FD + 1, TURN_FD)
+    posix.closerange(TURN_FD + (len(fds) > 4), MAX_FDS)
     is_reaper = prctl(PR_SET_CHILD_SUBREAPER, 1)
     posix.setsid()
     prefer_for_oom_killer()
@@ -64,7 +71,7 @@ def supervise(
             posix.write(STATUS_FD, NOT_STARTED + (e.errno or errno.EINVAL).to_bytes(4, "big"))
             return
         # The command alone holds its pipes, so that their end of file means its end.
-        for fd in (0, 1, 2):
+        for fd in (0, 1, 2, TURN_FD)[: len(fds) - 1]:
             posix.close(fd)
         reap(leader, block=True)
     except KillTree:

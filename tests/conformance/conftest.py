@@ -4,6 +4,7 @@ on this machine is skipped by name."""
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
@@ -21,11 +22,15 @@ SPEC = SandboxSpec(
 Promise = Callable[..., None]
 
 
-@pytest.fixture(params=["bubblewrap", "subprocess"])
+@pytest.fixture(
+    params=["bubblewrap", "subprocess", pytest.param("docker", marks=pytest.mark.docker)]
+)
 async def backend(request: pytest.FixtureRequest) -> AsyncIterator[SandboxBackend]:
     try:
-        backend = make_backend(request.param)
+        backend = make_backend(request.param, run_id="conformance")
     except BackendUnavailable as e:
+        if request.param == "docker" and os.environ.get("AGENTRL_REQUIRE_DOCKER") == "1":
+            raise
         pytest.skip(str(e))
     yield backend
     await backend.close()

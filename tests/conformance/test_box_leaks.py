@@ -5,17 +5,28 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 from conftest import SPEC, Sleepers, until
 
-from sandboxes import Sandbox, SandboxBackend, SandboxError, SandboxLost
+from sandboxes import (
+    BackendName,
+    Sandbox,
+    SandboxBackend,
+    SandboxError,
+    SandboxLost,
+    make_backend,
+)
+from sandboxes.engine.backend import DockerBackend
 
 WORKER = """
 import asyncio, sys
@@ -32,12 +43,20 @@ asyncio.run(main())
 
 
 def leftovers() -> set[str]:
-    """Folders and control groups that belong to boxes of anybody."""
+    """Folders, control groups, containers and volumes that belong to boxes of anybody."""
     temporary = Path(tempfile.gettempdir()).glob("agentrl-box-*")
     groups = (
         Path(folder, name) for folder, names, _ in os.walk("/sys/fs/cgroup") for name in names
     )
-    return {str(p) for p in temporary} | {str(p) for p in groups if p.name.startswith("agentrl-")}
+    files = [*temporary, *(p for p in groups if p.name.startswith("agentrl-"))]
+    return {str(path) for path in files} | set(in_engine())
+
+
+def in_engine() -> Iterator[str]:
+    if shutil.which("docker"):
+        for what in (["ps", "-a", "--format", "{{.Names}}"], ["volume", "ls", "-q"]):
+            listed = subprocess.run(["docker", *what], capture_output=True, text=True)
+            yield from listed.stdout.split()
 
 
 @pytest.mark.slow
@@ -58,7 +77,10 @@ async def test_boxes_die_with_their_worker(
         await asyncio.wait_for(worker.communicate(), 30)
     await until(lambda: sleepers.count() == 0)
     assert (await neighbour.exec('echo "$NAME"')).out == b"neighbour\n"
-    type(backend)()  # the next worker sweeps up
+    next_worker = make_backend(cast(BackendName, backend.name))  # sweeps up
+    if isinstance(next_worker, DockerBackend):
+        await next_worker.reap()
+    await next_worker.close()
     assert not [name for name in leftovers() if f"-{worker.pid}-" in name]
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sandboxes import BackendUnavailable, Capabilities, SandboxSpec, backends, make_backend
-from sandboxes.backends import missing_limits
+from sandboxes import BackendUnavailable, SandboxSpec, backends, make_backend
 
 
 def test_subprocess_is_only_for_those_who_ask(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -13,8 +12,10 @@ def test_subprocess_is_only_for_those_who_ask(monkeypatch: pytest.MonkeyPatch) -
         raise BackendUnavailable("no namespaces; turn them on")
 
     monkeypatch.setattr(backends, "BubblewrapBackend", unavailable)
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
     with pytest.raises(
-        BackendUnavailable, match=r"no namespaces; turn them on.*backend: subprocess"
+        BackendUnavailable,
+        match=r"no engine at /nowhere.*no namespaces; turn them on.*backend: subprocess",
     ):
         make_backend("auto")
     assert make_backend("subprocess").name == "subprocess"
@@ -25,11 +26,6 @@ def test_what_is_required_and_missing_is_an_error_that_says_so() -> None:
         BackendUnavailable, match=r"does not enforce memory, disk.*Nothing is isolated"
     ):
         make_backend("subprocess", require=("memory", "disk"))
-
-
-def test_missing_limits() -> None:
-    capabilities = Capabilities(network=True, memory=False, pids=True, disk=True, cpus=False)
-    assert missing_limits(capabilities, ("network", "memory", "cpus")) == ["memory", "cpus"]
 
 
 async def test_an_allow_list_is_refused_not_half_kept() -> None:

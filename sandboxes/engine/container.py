@@ -1,0 +1,174 @@
+"""One box as a container: what is asked of the engine, and its birth and death.
+
+The body of the request is the security of the box. No network, no capability, no new privilege,
+the engine's system call filter, nothing of the host mounted, memory without swap, no log. Name
+and labels say whose box it is before it exists, so that none can be lost track of.
+
+boxd is the container's first process rather than a child of an init: it reaps orphans itself,
+and then no signal from inside the box can end it. Its program comes over the attached stream, so
+nothing is mounted or copied. Its stdin closes with our connection, however we end, and then the
+container ends and the engine removes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from docker.api import APIClient
+from docker.errors import APIError, NotFound
+from docker.types import LogConfig, Ulimit
+
+from sandboxes.bundle import boot_argv, boot_bytes
+from sandboxes.client import BoxClient
+from sandboxes.engine.attach import AttachStream, attach
+from sandboxes.engine.connection import Engine
+from sandboxes.ownership import this_process
+from sandboxes.sandbox import SandboxError
+from sandboxes.spec import MIB, SandboxSpec
+
+if TYPE_CHECKING:
+    from sandboxes.engine.backend import DockerBackend
+
+LABEL = "agentrl"
+LEASE_S = 24 * 3600
+"""Longer than any rollout: after it a box may be removed by anybody."""
+_SMALL_FILES_PER_MIB = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """What matters of an image."""
+
+    name: str
+    workdir: str
+    """Where the image itself works; its content there must not be hidden."""
+
+
+def create_options(
+    client: APIClient, spec: SandboxSpec, image: Image, oom_file: str
+) -> dict[str, Any]:
+    keeps_workdir = image.workdir == spec.workdir
+    user = f"{spec.user}:{spec.user}"
+    small = min(spec.disk_bytes, 64 * MIB)
+    tmpfs = {"/tmp": _tmpfs(small, spec, mode="1777")}
+    if not keeps_workdir:
+        tmpfs[spec.workdir] = _tmpfs(spec.disk_bytes, spec, mode="0755")
+    return {
+        "image": image.name,
+        "entrypoint": boot_argv("python3", "isolated=1", f"oom={oom_file}"),
+        "command": [],
+        "user": user,
+        "working_dir": spec.workdir,
+        "environment": {"HOME": spec.workdir, "LANG": "C.UTF-8", **spec.env},
+        "hostname": "box",
+        "stdin_open": True,
+        "use_config_proxy": False,
+        "host_config": client.create_host_config(
+            network_mode="none",
+            auto_remove=True,
+            cap_drop=["ALL"],
+            security_opt=["no-new-privileges"],
+            pids_limit=spec.pids,
+            nano_cpus=int(spec.cpus * 1e9),
+            mem_limit=spec.memory_bytes,
+            memswap_limit=spec.memory_bytes,
+            oom_score_adj=500,
+            read_only=not keeps_workdir,
+            tmpfs=tmpfs,
+            shm_size=small,
+            ulimits=[
+                Ulimit(name="nofile", soft=4096, hard=4096),
+                Ulimit(name="core", soft=0, hard=0),
+            ],
+            log_config=LogConfig(type=LogConfig.types.NONE),
+            ipc_mode="private",
+            runtime=spec.runtime,
+        ),
+    }
+
+
+def _tmpfs(size: int, spec: SandboxSpec, *, mode: str) -> str:
+    num_files = max(1024, size // MIB * _SMALL_FILES_PER_MIB)
+    owner = f"uid={spec.user},gid={spec.user}"
+    return f"rw,exec,nosuid,nodev,size={size},nr_inodes={num_files},mode={mode},{owner}"
+
+
+def labels(spec: SandboxSpec, backend_id: str, run_id: str) -> dict[str, str]:
+    return {
+        LABEL: "1",
+        f"{LABEL}.run": run_id,
+        f"{LABEL}.owner": str(this_process()),
+        f"{LABEL}.backend": backend_id,
+        f"{LABEL}.lease": str(int(time.time()) + LEASE_S),
+        f"{LABEL}.spec": spec.pool_key,
+    }
+
+
+class ContainerBox:
+    """A container from before it is asked for until the engine has forgotten it."""
+
+    def __init__(self, backend: DockerBackend, spec: SandboxSpec) -> None:
+        self._backend = backend
+        self._spec = spec
+        self._creation: asyncio.Task[None] | None = None
+        self._stream: AttachStream | None = None
+        self.box_id = f"agentrl-{this_process().local_name}-{secrets.token_hex(4)}"
+
+    @property
+    def _engine(self) -> Engine:
+        return self._backend.engine
+
+    async def start(self, client: BoxClient) -> None:
+        image = await self._backend.images.get(self._spec.image)
+        self._creation = asyncio.create_task(self._create(image))
+        await asyncio.shield(self._creation)
+        path = self._engine.attach_path(self.box_id)
+        self._stream = await attach(client, self._engine.address, path)
+        try:
+            await self._engine.call("start a box", lambda engine: engine.start(self.box_id))
+        except APIError as e:
+            raise SandboxError(f"the engine could not start a box: {e.explanation}") from e
+        client.write(boot_bytes(same_python=False))
+        await client.ready()
+
+    async def _create(self, image: Image) -> None:
+        def request(engine: APIClient) -> None:
+            engine.create_container(
+                name=self.box_id,
+                labels=labels(self._spec, self._backend.backend_id, self._backend.run_id),
+                **create_options(engine, self._spec, image, self._backend.oom_file),
+            )
+
+        try:
+            await self._engine.call("create a box", request)
+        except APIError as e:
+            raise SandboxError(f"the engine refused to create a box: {e.explanation}") from e
+
+    def cause_of_death(self) -> str:
+        if self._stream is None:
+            return ""
+        return self._stream.errors.decode("utf-8", "replace").strip()
+
+    async def delete(self) -> None:
+        """Also when `start` was cancelled: a creation under way is waited for, then undone."""
+        if self._creation is None:
+            return
+        await asyncio.wait([self._creation])
+        await remove(self._engine, self.box_id)
+
+
+async def remove(engine: Engine, container: str) -> None:
+    """With its anonymous volumes. That it is gone, or going, is what we want."""
+    try:
+        await engine.call(
+            "remove a box", lambda client: client.remove_container(container, v=True, force=True)
+        )
+    except NotFound:
+        return
+    except APIError as e:
+        if e.status_code != 409:  # the engine is removing it already
+            raise SandboxError(f"the engine could not remove box {container}: {e}") from e

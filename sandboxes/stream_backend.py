@@ -1,0 +1,65 @@
+"""The life of boxes that have a boxd, the same for every backend that makes such boxes.
+
+A backend knows its open boxes from before they exist until they are deleted, so that closing it,
+at any moment, ends all of them.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+
+from sandboxes.box import BoxHost, StreamSandbox
+from sandboxes.client import BoxClient
+from sandboxes.sandbox import Capabilities, SandboxError, SandboxLost
+from sandboxes.spec import SandboxSpec
+
+
+class StreamBackend(abc.ABC):
+    name: str
+    start_timeout_s: float
+
+    def __init__(self) -> None:
+        self.boxes: dict[str, StreamSandbox] = {}
+
+    @abc.abstractmethod
+    def capabilities(self) -> Capabilities: ...
+
+    @abc.abstractmethod
+    def new_host(self, spec: SandboxSpec) -> BoxHost:
+        """A box that is not started yet."""
+
+    async def create(self, spec: SandboxSpec) -> StreamSandbox:
+        spec.refuse_allow_list(self.name)
+        host = self.new_host(spec)
+        client = BoxClient()
+        box = StreamSandbox(
+            spec=spec,
+            client=client,
+            host=host,
+            create=self.create,
+            on_deleted=lambda: self.boxes.pop(host.box_id),
+        )
+        self.boxes[host.box_id] = box
+        try:
+            await self._start(host, client)
+            if spec.files:
+                await box.upload(spec.files)
+        except BaseException:
+            await box.close()
+            raise
+        return box
+
+    async def _start(self, host: BoxHost, client: BoxClient) -> None:
+        try:
+            async with asyncio.timeout(self.start_timeout_s):
+                await host.start(client)
+        except (OSError, TimeoutError, SandboxLost) as e:
+            late = f"no answer within {self.start_timeout_s:.0f} s"
+            cause = host.cause_of_death() or str(e) or late
+            raise SandboxError(f"could not start a {self.name} box: {cause}") from e
+
+    async def close(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for box in list(self.boxes.values()):
+                group.create_task(box.close())
