@@ -7,6 +7,7 @@ still, 130 interrupted and saved.
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from pathlib import Path
@@ -15,24 +16,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from agentrl.cli.errors import told_plainly
+from agentrl.cli.options import Overrides, RunFile
 
 if TYPE_CHECKING:
     from agentrl.config.run import RunConfig
     from agentrl.record.layout import RunLayout
     from agentrl.runtime.display import Display, Summary
 
+FAILED = 1
 STALLED = 3
 INTERRUPTED = 130
 
 
 def train(
-    config: Annotated[Path, typer.Argument(help="A run file, such as configs/quickstart.yaml.")],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="SECTION.KEY=VALUE", help="Override a key; can be given many times."
-        ),
-    ] = None,
+    config: RunFile,
+    overrides: Overrides = None,
     name: Annotated[
         str | None, typer.Option(help="Name of the run; default: the one in the file.")
     ] = None,
@@ -51,10 +49,22 @@ def train(
     with told_plainly():
         given = [*(overrides or []), *([f"name={name}"] if name else [])]
         loaded = load_config(config, given)
-        folder = (
-            newest_run_folder(runs, loaded.name) if resume else create_run_folder(runs, loaded.name)
-        )
-        _run(loaded, RunLayout(folder))
+        _refuse_early(loaded)
+        make_folder = newest_run_folder if resume else create_run_folder
+        _run(loaded, RunLayout(make_folder(runs, loaded.name)))
+
+
+def _refuse_early(config: RunConfig) -> None:
+    """What can be found out in a moment, before a run folder is made."""
+    from agentrl.config.checks import Conflicts, machine_conflicts
+    from agentrl.registry import EnvRef
+
+    if conflicts := machine_conflicts(config, num_cores=len(os.sched_getaffinity(0))):
+        raise Conflicts(conflicts)
+    EnvRef(name=config.env.name, options=config.env.options).load()
+    if config.warmup.steps:
+        options = {**config.env.options, **config.warmup.env_options}
+        EnvRef(name=config.env.name, options=options).load()
 
 
 def _run(config: RunConfig, layout: RunLayout) -> None:
@@ -62,7 +72,7 @@ def _run(config: RunConfig, layout: RunLayout) -> None:
 
     from agentrl.cli.progress import make_display, summary_lines
     from agentrl.record.log import logging_to
-    from agentrl.runtime.watchdog import StalledRun
+    from agentrl.runtime.failures import RunFailed, StalledRun
 
     console = Console()
     try:
@@ -71,9 +81,9 @@ def _run(config: RunConfig, layout: RunLayout) -> None:
             logging_to(layout.log, print_line=display.warn),
         ):
             summary = asyncio.run(_interruptible(config, layout, display))
-    except StalledRun as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(STALLED) from None
+    except RunFailed as error:
+        print(f"error: {error}\nrun: {layout.root}", file=sys.stderr)
+        raise SystemExit(STALLED if isinstance(error, StalledRun) else FAILED) from None
     except (KeyboardInterrupt, asyncio.CancelledError):
         print("stopped at once; the newest checkpoint can be resumed", file=sys.stderr)
         raise SystemExit(INTERRUPTED) from None

@@ -10,15 +10,11 @@ import os
 
 
 def cores_for(num_workers: int, *, pin: bool) -> list[int | None]:
-    """A core a worker, or no pinning at all. Raises ValueError when there are too few cores."""
+    """A core a worker, or no pinning at all; that there are enough was checked with the config."""
     if not pin:
         return [None] * num_workers
     cores = sorted(os.sched_getaffinity(0))
-    if num_workers > len(cores):
-        raise ValueError(
-            f"runtime: {num_workers} workers want a core each and {len(cores)} cores are usable; "
-            "lower runtime.rollout_workers or set runtime.pin_cores to false"
-        )
+    assert num_workers <= len(cores)
     return list(cores[:num_workers])
 
 

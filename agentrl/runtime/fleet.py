@@ -27,6 +27,7 @@ from agentrl.registry import EnvRef
 from agentrl.runtime.coordinator import Coordinator
 from agentrl.runtime.cores import cores_for
 from agentrl.runtime.display import WarmupProgress
+from agentrl.runtime.failures import ProcessLost
 from agentrl.runtime.link import Actor
 from agentrl.runtime.parameters import ParameterStore
 from agentrl.runtime.progress import RunProgress
@@ -40,10 +41,6 @@ from scheduler.events import Event, Role, WeightsLoaded, WorkerLost, WorkerReady
 
 log = structlog.get_logger(__name__)
 Result = TypeVar("Result")
-
-
-class ProcessLost(RuntimeError):
-    """A process whose state only a checkpoint can bring back has died."""
 
 
 @dataclass(slots=True)

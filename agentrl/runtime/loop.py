@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from agentrl.config.run import RunConfig
 from agentrl.runtime.collector import Batch, Collector
 from agentrl.runtime.display import Display, Summary
+from agentrl.runtime.failures import NoSignal, StopRequested
 from agentrl.runtime.fleet import Fleet
 from agentrl.runtime.progress import RunProgress
 from agentrl.runtime.recorder import Recorder
@@ -24,14 +25,6 @@ from agentrl.types import Task
 from scheduler.events import Event, Published, RunStarted, StepEnded, StepStarted
 
 Result = TypeVar("Result")
-
-
-class StopRequested(Exception):
-    """A person asked the run to end; everything up to the last step is saved."""
-
-
-class NoSignal(RuntimeError):
-    """Too many steps, one after another, had nothing to learn from."""
 
 
 class TrainingLoop:

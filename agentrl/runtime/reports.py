@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl.runtime.collector import Batch
+from agentrl.runtime.failures import FailingEnv
 from agentrl.types import Group, Outcome, Trajectory
 
 
@@ -87,10 +88,6 @@ def _sampled(groups: Sequence[Group]) -> Iterator[tuple[Trajectory, Any]]:
                 for segment in row:
                     if segment.policy_versions is not None:
                         yield trajectory, segment
-
-
-class FailingEnv(RuntimeError):
-    """So many attempts ended in an error of the environment's own code that the run stops."""
 
 
 def refuse_failing_env(batch: Batch, max_error_fraction: float) -> None:

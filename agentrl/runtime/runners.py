@@ -69,9 +69,11 @@ class RunnerPool:
                 await runner.connect.remote(worker_id, generation, url)
 
     async def close(self) -> None:
-        for runner in self._runners:
-            if runner is not None:
-                await runner.close.remote()
+        """Close what still lives; a runner that is gone has nothing left to close."""
+        closing = [runner.close.remote() for runner in self._runners if runner is not None]
+        for result in await asyncio.gather(*closing, return_exceptions=True):
+            if isinstance(result, Exception) and not isinstance(result, RayActorError):
+                log.warning("a runner did not close well", error=str(result))
 
     async def _send(self) -> NoReturn:
         while True:

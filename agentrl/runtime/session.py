@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import structlog
 from ray.exceptions import RayTaskError
 
-from agentrl.config.dump import dump_config
+from agentrl.config.dump import dump_config, masked
 from agentrl.config.run import RunConfig
 from agentrl.record.layout import RunLayout
 from agentrl.record.trackers import open_trackers
@@ -27,9 +27,10 @@ from agentrl.rollout.groups import GroupBook
 from agentrl.runtime.cluster import joined_cluster
 from agentrl.runtime.collector import Collector
 from agentrl.runtime.display import Display, Summary, WarmupProgress
-from agentrl.runtime.fleet import Fleet, ProcessLost, RolloutSeat, start_coordinator
+from agentrl.runtime.failures import ProcessLost, StopRequested
+from agentrl.runtime.fleet import Fleet, RolloutSeat, start_coordinator
 from agentrl.runtime.link import Actor, CoordinatorLink
-from agentrl.runtime.loop import StopRequested, TrainingLoop
+from agentrl.runtime.loop import TrainingLoop
 from agentrl.runtime.progress import RunProgress
 from agentrl.runtime.recorder import Recorder
 from agentrl.runtime.runners import RunnerPool
@@ -137,9 +138,7 @@ class Launch:
             self._display.warn(str(request))
             return recorder.summary(self.progress)
         finally:
-            async with asyncio.timeout(CLOSING_TIMEOUT_S):
-                await self._runners.close()
-                await self._fleet.close()
+            await self._close()
             recorder.close()
 
     async def _live(self, recorder: Recorder) -> Summary:
@@ -174,6 +173,15 @@ class Launch:
         )
         return await beside(loop.run(), self._fleet.supervise())
 
+    async def _close(self) -> None:
+        """Let boxes and engines end well. What cannot answer any more ends with the cluster."""
+        try:
+            async with asyncio.timeout(CLOSING_TIMEOUT_S):
+                await self._runners.close()
+                await self._fleet.close()
+        except TimeoutError:
+            log.warning("some processes did not close in time", timeout_s=CLOSING_TIMEOUT_S)
+
     # ------------------------------------------------------------------------------- the parts
 
     def _make_collector(self) -> Collector:
@@ -205,7 +213,9 @@ class Launch:
                 first_step=self.progress.step + 1,
             ),
             trackers=open_trackers(
-                self._config.trackers, self._layout.root, self._config.model_dump(mode="json")
+                self._config.trackers,
+                self._layout.root,
+                masked(self._config.model_dump(mode="json")),
             ),
             num_steps=self._config.train.steps,
         )

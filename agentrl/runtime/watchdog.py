@@ -12,9 +12,7 @@ from contextlib import contextmanager
 from itertools import count
 from typing import NoReturn
 
-
-class StalledRun(RuntimeError):
-    """Nothing moved for too long; the message names what was waited for, and since when."""
+from agentrl.runtime.failures import StalledRun
 
 
 class Watchdog:

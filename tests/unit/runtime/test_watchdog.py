@@ -2,7 +2,8 @@ import asyncio
 
 import pytest
 
-from agentrl.runtime.watchdog import StalledRun, Watchdog
+from agentrl.runtime.failures import StalledRun
+from agentrl.runtime.watchdog import Watchdog
 
 
 async def no_details() -> list[str]:

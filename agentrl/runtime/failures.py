@@ -1,0 +1,38 @@
+"""Why a run ends before its last step.
+
+    RunFailed               told to the user as it is, without a traceback
+    +-- StalledRun          nothing moved for too long
+    +-- FailingEnv          the environment's own code raises in too many attempts
+    +-- NoSignal            too many steps had nothing to learn from
+    +-- ProcessLost         a process died whose state only a checkpoint has
+    StopRequested           a person asked the run to end
+
+A bad rollout is none of these: it is data. A bug of ours is none of these either, and keeps its
+traceback.
+"""
+
+from __future__ import annotations
+
+
+class RunFailed(RuntimeError):
+    """The message says what happened and what to do."""
+
+
+class StalledRun(RunFailed):
+    """The message names what was waited for, and since when."""
+
+
+class FailingEnv(RunFailed):
+    """The message holds one of the errors."""
+
+
+class NoSignal(RunFailed):
+    """Steps, one after another, whose groups all had equal rewards."""
+
+
+class ProcessLost(RunFailed):
+    """The run can go on from its newest checkpoint."""
+
+
+class StopRequested(Exception):
+    """Everything up to the last step is saved."""
