@@ -18,6 +18,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 from scheduler.decisions import Decision
 from scheduler.events import Event
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
+_AS_IS = frozenset({str, int, float, bool, type(None)})
 _CLASSES: dict[str, type] = {cls.__name__: cls for cls in (*get_args(Event), *get_args(Decision))}
 
 
@@ -37,7 +39,12 @@ def from_dict(data: Mapping[str, Any]) -> Event | Decision:
 
 def to_json(value: Event | Decision) -> bytes:
     """One line without its end; equal values give equal bytes."""
-    return json.dumps(to_dict(value), separators=(",", ":"), ensure_ascii=False).encode()
+    return encode_line(to_dict(value))
+
+
+def encode_line(data: Any) -> bytes:
+    """Plain data as one line without its end."""
+    return _ENCODER.encode(data).encode()
 
 
 def _plain_fields(value: Any) -> dict[str, Any]:
@@ -45,6 +52,8 @@ def _plain_fields(value: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
+    if type(value) in _AS_IS:
+        return value
     if isinstance(value, StrEnum):
         return value.value
     if isinstance(value, tuple):

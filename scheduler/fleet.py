@@ -51,7 +51,9 @@ class Fleet:
     def __init__(self) -> None:
         self._workers: dict[str, _Worker] = {}
         self._holders: dict[Key, str] = {}
+        self._serving: dict[str, list[_Worker]] = {}
         self._listings: dict[str, tuple[WorkerView, ...]] = {}
+        """By job: remade when any of its workers changed."""
         self.num_changes = 0
         """Rises with everything that a placement could depend on."""
 
@@ -62,8 +64,7 @@ class Fleet:
             return []
         orphans = self._remove(event.worker_id) if known is not None else []
         self._workers[event.worker_id] = _Worker(event, event.policy_version)
-        self._listings.clear()
-        self.num_changes += 1
+        self._members_changed()
         return orphans
 
     def lost(self, worker_id: str, generation: int) -> list[Key]:
@@ -79,7 +80,7 @@ class Fleet:
         """Place nothing on this generation of the worker any more."""
         if self._is_current(worker_id, generation):
             self._workers[worker_id].is_suspect = True
-            self._changed(worker_id)
+            self._members_changed()
 
     def take(self, key: Key, worker: WorkerView, context_tokens: int) -> None:
         assert key not in self._holders, f"{key} holds a slot on {self._holders[key]} already"
@@ -99,14 +100,22 @@ class Fleet:
         """All workers that decode for this job and can be given turns, full ones too."""
         listing = self._listings.get(job)
         if listing is None:
+            serving = self._serving.get(job)
+            if serving is None:
+                serving = self._serving[job] = self._find_serving(job)
             listing = self._listings[job] = tuple(
-                worker.snapshot()
-                for worker in self._workers.values()
-                if worker.ready.role is Role.ROLLOUT
-                and worker.ready.job == job
-                and not worker.is_suspect
+                [worker.view or worker.snapshot() for worker in serving]
             )
         return listing
+
+    def _find_serving(self, job: str) -> list[_Worker]:
+        return [
+            worker
+            for worker in self._workers.values()
+            if worker.ready.role is Role.ROLLOUT
+            and worker.ready.job == job
+            and not worker.is_suspect
+        ]
 
     @property
     def num_held_slots(self) -> int:
@@ -120,9 +129,13 @@ class Fleet:
         orphans = list(self._workers.pop(worker_id).running)
         for key in orphans:
             del self._holders[key]
+        self._members_changed()
+        return orphans
+
+    def _members_changed(self) -> None:
+        self._serving.clear()
         self._listings.clear()
         self.num_changes += 1
-        return orphans
 
     def _changed(self, worker_id: str) -> None:
         worker = self._workers[worker_id]

@@ -85,7 +85,10 @@ class LoadBook:
         self._homes: dict[Key, tuple[str, int]] = {}
 
     def load(self, worker_id: str, generation: int) -> WorkerLoad:
-        return self._loads.setdefault((worker_id, generation), WorkerLoad())
+        load = self._loads.get((worker_id, generation))
+        if load is None:
+            load = self._loads[worker_id, generation] = WorkerLoad()
+        return load
 
     def settle(self, key: Key, worker_id: str, generation: int, work: Work) -> None:
         """A trajectory lives on this worker, with this much to do."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import cast
 
-from scheduler.codec import from_dict, to_dict, to_json
+from scheduler.codec import encode_line, from_dict, to_dict, to_json
 from scheduler.core import Scheduler
 from scheduler.decisions import Decision
 from scheduler.events import Event
@@ -28,7 +28,7 @@ class LogEntry:
             "event": to_dict(self.event),
             "decisions": [to_dict(decision) for decision in self.decisions],
         }
-        return json.dumps(data, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+        return encode_line(data) + b"\n"
 
     @classmethod
     def from_line(cls, line: bytes) -> LogEntry:
