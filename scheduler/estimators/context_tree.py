@@ -8,9 +8,10 @@ of every attempt is a decision point that is watched from then on, in running at
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from math import log2
+from typing import Any
 
 from scheduler.estimators.history import (
     failure_streak,
@@ -145,6 +146,23 @@ class ContextTree:
 
     def predict(self, trajectory: TrajectoryView) -> Residual:
         return Residual.from_hazards(self.hazards(trajectory))
+
+    def state(self) -> dict[str, Any]:
+        """What has been learned, as plain data for a checkpoint. Open attempts are not in it: their
+        trees begin again with the turns they still have."""
+        return {
+            "weight": self._fading.weight,
+            "root": [self._root.ended, self._root.entered],
+            "nodes": [[key, node.ended, node.entered] for key, node in self._nodes.items()],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """The inverse of `state`, for an estimator with the same chain."""
+        self._fading.weight = state["weight"]
+        self._root = SurvivalNode(*state["root"])
+        self._nodes = {
+            tuple(key): SurvivalNode(ended, entered) for key, ended, entered in state["nodes"]
+        }
 
     def _path(self, trajectory: TrajectoryView) -> tuple[SurvivalNode, ...]:
         nodes = [self._nodes.setdefault(key, SurvivalNode()) for key in self._chain(trajectory)]

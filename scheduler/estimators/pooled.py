@@ -8,6 +8,9 @@ seldom.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from scheduler.estimators.context_tree import ContextTree, siblings, tool_history
 from scheduler.residual import Residual
 from scheduler.views import TrajectoryView
@@ -45,6 +48,15 @@ class PooledTrees:
     def ended(self, trajectory: TrajectoryView, *, is_complete: bool) -> None:
         self._history.ended(trajectory, is_complete=is_complete)
         self._siblings.ended(trajectory, is_complete=is_complete)
+
+    def state(self) -> dict[str, Any]:
+        """What has been learned, as plain data for a checkpoint."""
+        return {"history": self._history.state(), "siblings": self._siblings.state()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """The inverse of `state`."""
+        self._history.restore(state["history"])
+        self._siblings.restore(state["siblings"])
 
     def predict(self, trajectory: TrajectoryView) -> Residual:
         by_history = self._history.hazards(trajectory)

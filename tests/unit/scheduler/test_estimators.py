@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -153,3 +154,19 @@ def test_oracle_knows_and_its_noise_is_fixed_per_attempt() -> None:
     noisy = Oracle(lambda view: 1000, log_noise=1.0, seed=3)
     first, again = noisy.predict(trajectory("a")), noisy.predict(trajectory("a"))
     assert first == again != noisy.predict(trajectory("b"))
+
+
+def test_what_was_learned_survives_a_checkpoint() -> None:
+    taught = PooledTrees(strength=4, half_life=50)
+    for i in range(30):
+        status = ToolStatus.ERROR if i % 3 else ToolStatus.OK
+        live(taught, f"t{i}", [100] * (2 + i % 5), status=status, siblings_finished=(300,))
+    restored = PooledTrees(strength=4, half_life=50)
+    restored.restore(json.loads(json.dumps(taught.state())))
+    asked = trajectory(
+        turn=1, tokens=100, tools=(tool(ToolStatus.ERROR),), siblings_finished=(300,)
+    )
+    assert restored.predict(asked) == taught.predict(asked)
+    for estimator in (taught, restored):
+        live(estimator, "more", [900], siblings_finished=(300,))
+    assert restored.predict(asked) == taught.predict(asked)
