@@ -109,7 +109,8 @@ def simulate(
         max_tokens=settings.agents.model().max_tokens,
         truth=_truth(workload),
     )
-    wired = wire(policy, choice.variant, world)
+    options = dict(choice.variant)
+    wired = wire(options.pop("policy", policy), options, world)
     admission = CapacityAdmission(
         groups_per_step=steps.groups_per_step,
         num_steps=steps.num_steps,

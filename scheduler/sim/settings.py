@@ -61,7 +61,8 @@ class SimulationSettings:
     fleets: dict[str, dict[int, int]]
     """Name to number of workers by tensor-parallel degree."""
     policies: dict[str, list[Variant]]
-    """Name to the variants that are tried; the best on the tuning seeds is reported."""
+    """Name to the variants that are tried; the best on the tuning seeds is reported. A variant may
+    name another `policy` to build, so that a table can hold several forms of one."""
     baseline: str = "least_load"
     yardsticks: list[str] = field(default_factory=list)
     """Policies that know the truth."""

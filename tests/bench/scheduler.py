@@ -39,6 +39,8 @@ from scheduler.sim.settings import read_settings
 
 CONFIGS = Path(__file__).parents[2] / "configs/sim"
 OURS = "buckets"
+NO_CELLS = {"ablation"}
+"""Files that compare forms of ours with each other."""
 
 SPEED: dict[str, Any] = {
     "name": "speed",
@@ -131,7 +133,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--fault-seeds", type=int, default=1000)
     arguments = parser.parse_args()
-    names = arguments.cells or sorted(path.stem for path in CONFIGS.glob("*.yaml"))
+    names = arguments.cells or sorted({path.stem for path in CONFIGS.glob("*.yaml")} - NO_CELLS)
     figures: dict[str, float | None] = {"sim_seconds": time_simulation()}
     figures["invariants_broken"] = count_broken(arguments.fault_seeds)
     figures.update(summarize({name: measure_cell(name, arguments.seeds) for name in names}))

@@ -94,6 +94,13 @@ def test_occupancy_draws_each_worker(comparison: Comparison) -> None:
     assert picture.count("<rect") > 10
 
 
+def test_table_can_hold_several_forms_of_one_policy() -> None:
+    policies = {"least_load": [{}], "loyal": [{"policy": "least_load", "waits_for_home": True}]}
+    settings = read_settings(small(policies=policies, yardsticks=[], seeds=1))
+    comparison = compare(settings, workload_of(settings))
+    assert [row.policy for row in rows_of(comparison)] == ["least_load", "loyal"]
+
+
 # ------------------------------------------------------------------------------------- settings
 
 
