@@ -30,7 +30,7 @@ from sandboxes.sandbox import BackendUnavailable, SandboxError
 CONNECT_TIMEOUT_S = 5.0
 CALL_TIMEOUT_S = 60
 PULL_TIMEOUT_S = 1200
-_NUM_THREADS = 16
+_NUM_THREADS = 8
 
 T = TypeVar("T")
 

@@ -118,8 +118,9 @@ async def test_bombs_are_cut_off(box: Sandbox) -> None:
     if (await box.exec("truncate -s 1T sparse/file")).ok:
         with pytest.raises(OSError, match="more than 67108864 bytes"):
             await box.read("sparse/file")
-    with pytest.raises(OSError, match="more than 10000 files"):
-        await box.download("many")
+    if int((await box.exec("ls many | wc -l")).out) > 10_000:  # else there is a limit on files
+        with pytest.raises(OSError, match="more than 10000 files"):
+            await box.download("many")
     assert (await box.exec(["true"])).ok
 
 

@@ -81,7 +81,7 @@ async def test_boxes_die_with_their_worker(
     if isinstance(next_worker, DockerBackend):
         await next_worker.reap()
     await next_worker.close()
-    assert not [name for name in leftovers() if f"-{worker.pid}-" in name]
+    await until(lambda: not [name for name in leftovers() if f"-{worker.pid}-" in name])
 
 
 async def test_a_closed_box_leaves_nothing(backend: SandboxBackend, sleepers: Sleepers) -> None:
@@ -162,19 +162,19 @@ def daemon_of(pid: int) -> int:
 
 @pytest.mark.slow
 async def test_churn_leaves_descriptors_threads_and_memory_flat(backend: SandboxBackend) -> None:
-    async def churn(num: int) -> None:
+    async def churn(num: int, at_once: int) -> None:
         for _ in range(num):
-            boxes = await asyncio.gather(*(backend.create(SPEC) for _ in range(4)))
+            boxes = await asyncio.gather(*(backend.create(SPEC) for _ in range(at_once)))
             await asyncio.gather(*(box.exec(["true"]) for box in boxes))
             await asyncio.gather(*(box.close() for box in boxes))
 
-    await churn(10)
+    await churn(4, at_once=10)
     gc.collect()
     before = num_descriptors()
     rss = rss_bytes()
-    await churn(25)
+    await churn(20, at_once=4)
     gc.collect()
-    assert num_descriptors() == before
+    assert num_descriptors() <= before
     assert threading.active_count() < 12
     assert rss_bytes() - rss < 4 * 1024 * 1024
     assert mine(leftovers()) == set()

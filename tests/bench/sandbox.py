@@ -1,0 +1,146 @@
+"""A box's call against the engine's own exec, and how quickly a warm box is had.
+
+Both sides run in one process and take turns: calls of `true` in a Docker box through its boxd,
+and `exec` of `true` in the same container through the `docker` SDK, each sixteen at a time. The
+same calls are made in a bubblewrap box. Needs a Docker engine with the base image:
+
+    docker/start-engine.sh && docker/build-base.sh
+    python tests/bench/sandbox.py
+
+The last line is one JSON object:
+    call_p50_ms             one call after another in a Docker box
+    exec_ratio              calls a second over the engine's execs a second, median of the rounds
+    warm_acquire_ms         a ready Docker box with its files, from the pool
+    leaked                  boxes of this run left in the engine at the end
+    bubblewrap_*            the same for bubblewrap, and how long a box takes to make
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import statistics
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from docker.api import APIClient
+
+from sandboxes import Sandbox, SandboxPool, SandboxSpec, make_backend
+from sandboxes.engine.backend import DockerBackend
+
+ROUNDS = 5
+AT_ONCE = 16
+CALLS_A_ROUND = 400
+EXECS_A_ROUND = 32
+WARM_BOXES = 8
+SPEC = SandboxSpec(files={f"file-{n}.txt": "content\n" for n in range(8)})
+
+
+async def call_p50_ms(box: Sandbox, num: int = 300) -> float:
+    took = []
+    for _ in range(num):
+        started = time.perf_counter()
+        await box.exec(["true"])
+        took.append(time.perf_counter() - started)
+    return statistics.median(took) * 1000
+
+
+async def calls_a_second(box: Sandbox) -> float:
+    async def chain() -> None:
+        for _ in range(CALLS_A_ROUND // AT_ONCE):
+            await box.exec(["true"])
+
+    started = time.perf_counter()
+    await asyncio.gather(*(chain() for _ in range(AT_ONCE)))
+    return CALLS_A_ROUND / (time.perf_counter() - started)
+
+
+def execs_a_second(url: str, container: str) -> float:
+    """The engine's own way, with a client a thread."""
+
+    def chain(client: APIClient) -> None:
+        for _ in range(EXECS_A_ROUND // AT_ONCE):
+            client.exec_start(client.exec_create(container, ["true"]))
+
+    clients = [APIClient(base_url=url, version="auto") for _ in range(AT_ONCE)]
+    started = time.perf_counter()
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        list(threads.map(chain, clients))
+    rate = EXECS_A_ROUND / (time.perf_counter() - started)
+    for client in clients:
+        client.close()
+    return rate
+
+
+async def warm_acquire_ms(pool: SandboxPool) -> float:
+    took = []
+    pool.prewarm([SPEC] * WARM_BOXES)
+    for _ in range(ROUNDS * 2):
+        while pool.metrics().ready < WARM_BOXES:  # noqa: ASYNC110  # a pool sets no event
+            await asyncio.sleep(0.05)
+        started = time.perf_counter()
+        box = await pool.acquire(SPEC)
+        took.append(time.perf_counter() - started)
+        pool.release(box)
+    return statistics.median(took) * 1000
+
+
+async def docker_figures() -> dict[str, float]:
+    run_id = f"bench-{os.getpid()}"
+    backend = await asyncio.to_thread(make_backend, "docker", run_id=run_id)
+    assert isinstance(backend, DockerBackend)
+    url = backend.engine.address.url
+    ratios = []
+    async with await backend.create(SPEC) as box:
+        p50 = await call_p50_ms(box)
+        for _ in range(ROUNDS):
+            ours = await calls_a_second(box)
+            theirs = await asyncio.to_thread(execs_a_second, url, box.sandbox_id)
+            ratios.append(ours / theirs)
+            print(f"calls {ours:.0f}/s, engine execs {theirs:.1f}/s")
+    pool = SandboxPool(backend, size=WARM_BOXES)
+    warm = await warm_acquire_ms(pool)
+    await pool.aclose()
+    await backend.close()
+    left = APIClient(base_url=url, version="auto").containers(
+        all=True, filters={"label": f"agentrl.run={run_id}"}
+    )
+    return {
+        "call_p50_ms": p50,
+        "exec_ratio": statistics.median(ratios),
+        "warm_acquire_ms": warm,
+        "leaked": len(left),
+    }
+
+
+async def bubblewrap_figures() -> dict[str, float]:
+    backend = await asyncio.to_thread(make_backend, "bubblewrap")
+    async with await backend.create(SPEC) as box:
+        p50 = await call_p50_ms(box)
+        rate = statistics.median([await calls_a_second(box) for _ in range(ROUNDS)])
+    took = []
+    for _ in range(ROUNDS * 4):
+        started = time.perf_counter()
+        box = await backend.create(SPEC)
+        took.append(time.perf_counter() - started)
+        await box.close()
+    pool = SandboxPool(backend, size=WARM_BOXES)
+    warm = await warm_acquire_ms(pool)
+    await pool.aclose()
+    await backend.close()
+    return {
+        "bubblewrap_call_p50_ms": p50,
+        "bubblewrap_calls_per_s": rate,
+        "bubblewrap_create_ms": statistics.median(took) * 1000,
+        "bubblewrap_warm_acquire_ms": warm,
+    }
+
+
+async def main() -> None:
+    figures = await docker_figures() | await bubblewrap_figures()
+    print(json.dumps({name: round(value, 3) for name, value in figures.items()}))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
