@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import assert_never
 
-from scheduler.decisions import Admit, Decision, Place, Requeue, RequeueReason
+from scheduler.decisions import Admit, Cut, Decision, Place, Requeue, RequeueReason
 from scheduler.events import (
     Event,
     Failed,
@@ -63,6 +63,8 @@ class _Job:
     version: int
     accepted_groups: int
     running_groups: int
+    cut_version: int = -1
+    """The version at which the rest was given up; once a version is enough."""
 
     def group_ended(self) -> None:
         assert self.running_groups > 0, "a group ended that was never admitted"
@@ -164,17 +166,28 @@ class Scheduler:
         return self._admit(event.t, event.job, job)
 
     def _admit(self, t: float, name: str, job: _Job) -> list[Decision]:
-        num_groups = self._admission.admit(
-            AdmissionView(
-                version=job.version,
-                accepted_groups=job.accepted_groups,
-                running_groups=job.running_groups,
-            )
+        counters = AdmissionView(
+            version=job.version,
+            accepted_groups=job.accepted_groups,
+            running_groups=job.running_groups,
         )
+        if self._admission.cuts(counters):
+            if job.cut_version == job.version:
+                return []
+            job.cut_version = job.version
+            return self._cut(t, name)
+        num_groups = self._admission.admit(counters)
         if num_groups == 0:
             return []
         job.running_groups += num_groups
         return [Admit(t=t, job=name, num_groups=num_groups)]
+
+    def _cut(self, t: float, name: str) -> list[Decision]:
+        return [
+            Cut(t=t, job=name, trajectory_id=trajectory_id, generation=trajectory.generation)
+            for (job, trajectory_id), trajectory in self._trajectories.items()
+            if job == name and not trajectory.submitted.is_eval
+        ]
 
     def _update_fleet(self, event: WorkerReady | WorkerLost | WeightsLoaded) -> list[Decision]:
         match event:

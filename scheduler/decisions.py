@@ -53,4 +53,15 @@ class Requeue(DecisionBase):
     reason: RequeueReason
 
 
-Decision = Admit | Place | Requeue
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut(DecisionBase):
+    """Give this attempt up: enough other groups are ready. It fails as cancelled.
+
+    Only admission policies that over-sample ask for it, never the capacity rule.
+    """
+
+    trajectory_id: str
+    generation: int
+
+
+Decision = Admit | Cut | Place | Requeue

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from scheduler.decisions import Admit, Decision, Place, Requeue
+from scheduler.decisions import Admit, Cut, Decision, Place, Requeue
 from scheduler.events import (
     Event,
     EventBase,
@@ -183,6 +183,8 @@ class InvariantChecker:
                 self._open_groups += decision.num_groups
                 bound = (self._max_staleness + self._version + 1) * self._groups_per_step
                 _require(self._open_groups <= bound, "more groups than staleness allows", event)
+            case Cut():
+                pass
             case Place():
                 self._check_place(event, decision)
             case Requeue():

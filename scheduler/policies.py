@@ -35,9 +35,13 @@ class RoutePolicy(Protocol):
 
 
 class AdmissionPolicy(Protocol):
-    """How many groups may start now."""
+    """How many groups may start now, and when those still running are not needed any more."""
 
     def admit(self, counters: AdmissionView) -> int: ...
+
+    def cuts(self, counters: AdmissionView) -> bool:
+        """Whether to give up all running groups."""
+        ...
 
 
 class Observer(Protocol):

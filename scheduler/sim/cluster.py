@@ -19,13 +19,14 @@ from typing import Any
 
 from scheduler.core import Scheduler
 from scheduler.costs import Shape
-from scheduler.decisions import Admit, Decision, Place, Requeue
+from scheduler.decisions import Admit, Cut, Decision, Place, Requeue
 from scheduler.events import (
     Event,
     Failed,
     FailureKind,
     Finished,
     GroupAccepted,
+    GroupRejected,
     PlaceRejected,
     Published,
     Role,
@@ -112,6 +113,8 @@ class ClusterResult:
     seconds: float = 0.0
     step_ends: list[float] = field(default_factory=list)
     ended: list[Ended] = field(default_factory=list)
+    cut: list[AttemptPlan] = field(default_factory=list)
+    """Attempts of groups given up because enough others were ready."""
     moved_tokens: int = 0
     """Context tokens of turns that were placed away from their cache."""
     num_events: int = 0
@@ -153,6 +156,7 @@ class Cluster:
         self._due: dict[str, float] = {}
         self._groups: dict[str, int] = {}
         """Attempts still open, by group."""
+        self._cut_groups: set[str] = set()
         self._attempts: dict[str, _Attempt] = {}
         self._num_groups = 0
         self._ready_groups = 0
@@ -227,6 +231,8 @@ class Cluster:
                 for _ in range(num_groups):
                     self._at(self._t, self._start_group, self._num_groups)
                     self._num_groups += 1
+            case Cut(trajectory_id=trajectory_id):
+                self._at(self._t, self._cut, self._attempts[trajectory_id])
             case Place():
                 delay = self._faults.dispatch_s()
                 if delay == 0:
@@ -260,6 +266,8 @@ class Cluster:
         self._at(self._t + plan.start_seconds, self._ask, attempt)
 
     def _ask(self, attempt: _Attempt) -> None:
+        if attempt.is_over:
+            return
         self._send(
             TurnReady,
             trajectory_id=attempt.plan.trajectory_id,
@@ -322,6 +330,8 @@ class Cluster:
         self._at(self._t + tool.seconds, self._tool_returned, attempt)
 
     def _tool_returned(self, attempt: _Attempt) -> None:
+        if attempt.is_over:
+            return
         if self._faults.box_fails():
             self._lose(attempt)
             return
@@ -353,12 +363,7 @@ class Cluster:
             generation=attempt.generation,
             tokens=plan.tokens,
         )
-        self._groups[plan.group_id] -= 1
-        if self._groups[plan.group_id] == 0:
-            del self._groups[plan.group_id]
-            self._ready_groups += 1
-            self._send(GroupAccepted, group_id=plan.group_id)
-            self._train_if_ready()
+        self._member_ended(plan.group_id)
 
     def _lose(self, attempt: _Attempt) -> None:
         """The box is gone: the attempt starts over under a higher generation."""
@@ -371,6 +376,45 @@ class Cluster:
             kind=FailureKind.INFRA,
         )
         self._start_attempt(attempt.plan, attempt.generation + 1)
+
+    def _cut(self, attempt: _Attempt) -> None:
+        """Cancel an attempt; a group that has lost one is rejected when all have ended."""
+        if attempt.is_over:
+            return
+        key = (JOB, attempt.plan.trajectory_id)
+        if attempt.worker_id is not None:
+            server = self._servers[attempt.worker_id]
+            if server.turns.pop(key, None) is not None:
+                server.worker.abort(self._t, key)
+                self._touched[attempt.worker_id] = None
+        self._close(attempt)
+        self._cut_groups.add(attempt.plan.group_id)
+        self.result.cut.append(attempt.plan)
+        self._send(
+            Failed,
+            trajectory_id=attempt.plan.trajectory_id,
+            generation=attempt.generation,
+            kind=FailureKind.CANCELLED,
+        )
+        self._member_ended(attempt.plan.group_id)
+
+    def _member_ended(self, group_id: str) -> None:
+        self._groups[group_id] -= 1
+        if self._groups[group_id] > 0:
+            return
+        del self._groups[group_id]
+        if group_id in self._cut_groups:
+            self._give_up_finished_members(group_id)
+            self._send(GroupRejected, group_id=group_id)
+        else:
+            self._ready_groups += 1
+            self._send(GroupAccepted, group_id=group_id)
+            self._train_if_ready()
+
+    def _give_up_finished_members(self, group_id: str) -> None:
+        ended = self.result.ended
+        self.result.cut += [one.plan for one in ended if one.plan.group_id == group_id]
+        self.result.ended = [one for one in ended if one.plan.group_id != group_id]
 
     def _close(self, attempt: _Attempt) -> None:
         attempt.is_over = True

@@ -30,6 +30,7 @@ class Row:
     bubble: float
     moved_ratio: float
     preemptions: float
+    long_kept: float
 
 
 def rows_of(comparison: Comparison) -> list[Row]:
@@ -62,6 +63,7 @@ def _row(
         bubble=fmean(1.0 - f.decode_share - f.prefill_share for f in figures),
         moved_ratio=fmean(f.moved_ratio for f in figures),
         preemptions=fmean(f.preemptions for f in figures),
+        long_kept=fmean(f.long_kept for f in figures),
     )
 
 
@@ -71,7 +73,7 @@ def _seconds(figures: Sequence[Figures]) -> list[float]:
 
 HEADINGS = (
     "policy", "best fleet", "seconds", "tokens/s", "x baseline (95 %)", "x same fleet", "share",
-    "tail s", "bubble", "moved", "preempted",
+    "tail s", "bubble", "moved", "preempted", "long kept",
 )  # fmt: skip
 
 
@@ -89,6 +91,7 @@ def cells_of(row: Row) -> tuple[str, ...]:
         f"{row.bubble:.2f}",
         f"{row.moved_ratio:.2f}",
         f"{row.preemptions:.0f}",
+        f"{row.long_kept:.2f}",
     )
 
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from scheduler.admission import CapacityAdmission
 from scheduler.core import Scheduler
 from scheduler.decisions import Decision
 from scheduler.estimators.oracle import TotalTokens
@@ -47,6 +46,8 @@ class Figures:
     moved_ratio: float
     """Context tokens placed away from their cache, per sampled token."""
     preemptions: int
+    long_kept: float
+    """Share of the longest tenth of all attempts that was trained on, lost ones apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,12 +112,6 @@ def simulate(
     )
     options = dict(choice.variant)
     wired = wire(options.pop("policy", policy), options, world)
-    admission = CapacityAdmission(
-        groups_per_step=steps.groups_per_step,
-        num_steps=steps.num_steps,
-        max_staleness=steps.max_staleness,
-        max_running_groups=steps.max_running_groups,
-    )
     return Cluster(
         workers=settings.workers(choice.fleet),
         steps=StepSpec(
@@ -126,7 +121,9 @@ def simulate(
             pull_seconds=steps.pull_seconds,
         ),
         workload=workload,
-        scheduler=Scheduler(routing=wired.routing, admission=admission, observers=wired.observers),
+        scheduler=Scheduler(
+            routing=wired.routing, admission=steps.admission(), observers=wired.observers
+        ),
         faults=Faults(settings.faults, np.random.default_rng((seed, 7))),
         listen=listen,
     ).run()
@@ -158,7 +155,16 @@ def figures_of(result: ClusterResult, groups_per_step: int, group_size: int) -> 
         prefill_share=sum(s.prefill_seconds for s in stats) / worker_seconds,
         moved_ratio=result.moved_tokens / tokens,
         preemptions=sum(s.preemptions for s in stats),
+        long_kept=_long_kept(result),
     )
+
+
+def _long_kept(result: ClusterResult) -> float:
+    """Starvation of long attempts shows here: the cut-off is over kept and cut ones together."""
+    kept = [ended.plan.tokens for ended in result.ended]
+    everything = sorted([*kept, *(plan.tokens for plan in result.cut)])
+    limit = everything[int(0.9 * len(everything))]
+    return sum(tokens >= limit for tokens in kept) / sum(tokens >= limit for tokens in everything)
 
 
 def compare(

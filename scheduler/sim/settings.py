@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any
 
+from scheduler.admission import CapacityAdmission, OverSample
 from scheduler.costs import Shape, libra_shapes
+from scheduler.policies import AdmissionPolicy
 from scheduler.sim.cluster import WorkerSpec
 from scheduler.sim.faults import FaultModel
 from scheduler.sim.workload import PRESETS, AgentModel
@@ -44,6 +46,22 @@ class StepSettings:
     train_seconds: float = 10.0
     pull_seconds: float = 2.0
     max_running_groups: int = 10**6
+    over_sample: float | None = None
+    """Start this many times the groups of a step and cut the rest; None: the capacity rule."""
+
+    def admission(self) -> AdmissionPolicy:
+        if self.over_sample is not None:
+            return OverSample(
+                groups_per_step=self.groups_per_step,
+                num_steps=self.num_steps,
+                factor=self.over_sample,
+            )
+        return CapacityAdmission(
+            groups_per_step=self.groups_per_step,
+            num_steps=self.num_steps,
+            max_staleness=self.max_staleness,
+            max_running_groups=self.max_running_groups,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 import pytest
 
-from scheduler.admission import CapacityAdmission
+from scheduler.admission import CapacityAdmission, OverSample
 from scheduler.views import AdmissionView
 
 
@@ -48,3 +48,13 @@ def test_resumed_counters_count() -> None:
 def test_room_for_no_group_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         admission(max_running_groups=0)
+
+
+def test_over_sampling_starts_more_and_cuts_the_rest() -> None:
+    policy = OverSample(groups_per_step=4, num_steps=2, factor=1.5)
+    assert policy.admit(counters(version=0, accepted=0, running=0)) == 6
+    assert not policy.cuts(counters(version=0, accepted=3, running=3))
+    assert policy.cuts(counters(version=0, accepted=4, running=2))
+    assert policy.admit(counters(version=0, accepted=4, running=2)) == 0
+    assert policy.admit(counters(version=1, accepted=4, running=0)) == 6
+    assert policy.admit(counters(version=2, accepted=8, running=0)) == 0

@@ -3,7 +3,8 @@ from typing import Any
 import pytest
 from scheduler_driver import Driver
 
-from scheduler.decisions import Admit, Place, Requeue
+from scheduler.admission import OverSample
+from scheduler.decisions import Admit, Cut, Place, Requeue
 from scheduler.events import (
     Failed,
     FailureKind,
@@ -66,6 +67,20 @@ def test_evaluation_is_placed_and_not_counted() -> None:
     run.submit("e0", is_eval=True)
     assert placed(run.ready("e0")) == [("e0", "w0")]
     assert admitted(run.send(GroupAccepted, group_id="g0")) == 0
+
+
+def test_over_sampled_rest_is_cut_once_a_step() -> None:
+    run = Driver(admission=OverSample(groups_per_step=2, num_steps=2, factor=2.0))
+    assert admitted(run.send(RunStarted)) == 4
+    run.submit("left", group_id="g2")
+    run.submit("evaluation", group_id="e", is_eval=True)
+    assert run.send(GroupAccepted, group_id="g0") == ()
+    (cut,) = run.send(GroupAccepted, group_id="g1")
+    assert isinstance(cut, Cut)
+    assert cut.trajectory_id == "left"
+    assert run.send(GroupRejected, group_id="g2") == ()
+    assert run.send(GroupRejected, group_id="g3") == ()
+    assert admitted(run.send(Published, version=1)) == 4
 
 
 # ------------------------------------------------------------------------------------ placement

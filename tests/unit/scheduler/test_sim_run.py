@@ -10,7 +10,7 @@ import pytest
 from scheduler.replay import LogEntry
 from scheduler.sim.charts import Occupancy, speedup_bars
 from scheduler.sim.report import HEADINGS, cells_of, rows_of, to_html, to_json
-from scheduler.sim.run import Choice, Comparison, compare, simulate, workload_of
+from scheduler.sim.run import Choice, Comparison, compare, figures_of, simulate, workload_of
 from scheduler.sim.settings import read_settings
 from scheduler.sim.statistics import speedup
 from scheduler.sim.trace import RecordedWorkload, recorded_groups
@@ -99,6 +99,21 @@ def test_table_can_hold_several_forms_of_one_policy() -> None:
     settings = read_settings(small(policies=policies, yardsticks=[], seeds=1))
     comparison = compare(settings, workload_of(settings))
     assert [row.policy for row in rows_of(comparison)] == ["least_load", "loyal"]
+
+
+def test_cutting_the_rest_is_fast_and_starves_the_long() -> None:
+    steps = {"num_steps": 3, "groups_per_step": 4}
+    kept = {}
+    for name, over_sample in (("all", None), ("cut", 1.5)):
+        changes = {"steps": {**steps, "over_sample": over_sample}}
+        settings = read_settings(small(**changes, max_running=16))
+        choice = Choice(fleet="2xTP1", variant={})
+        result = simulate(settings, workload_of(settings), "least_load", choice, 1)
+        kept[name] = figures_of(result, groups_per_step=4, group_size=4)
+        assert len(result.ended) == 3 * 4 * 4
+    assert kept["all"].long_kept == 1.0
+    assert kept["cut"].long_kept < 0.8
+    assert kept["cut"].seconds < kept["all"].seconds
 
 
 # ------------------------------------------------------------------------------------- settings
