@@ -1,4 +1,4 @@
-"""What work costs in seconds: decoding, prefill and moving a context, by shape of worker.
+"""What work costs in seconds: decoding and prefill, by shape of worker.
 
 One decode step of a continuous batch of `n` sequences with `kv` tokens in memory takes
 
@@ -9,10 +9,11 @@ degree). While the batch does not change, `kv` grows by `n` a step, so the time 
 quadratic in `k` and needs no loop; its inverse says how many steps fit into a time.
 
 `PUBLISHED` holds constants from that paper's code. `libra_shapes` is a table by tensor-parallel
-degree: a pure roofline makes the widest degree win everywhere, which is not what is measured, so
-the per-sequence and communication terms are set to meet the throughput ratios that Libra reports
-for Qwen3-14B on A800 (8 x TP1 against 1 x TP8: 3.1 : 1 on short, 1 : 2.8 on long sequences).
-Libra reports nothing for TP2 and TP4: those rows are interpolated, and results that hang on
+degree for Qwen3-14B on A800. A pure roofline makes the widest degree win everywhere, which is not
+what is measured, so per-sequence and communication terms are added: batches of 512 then run
+3.25 : 1 on 8 x TP1 against 1 x TP8 for sequences up to 2 k tokens (Libra reports 3.13 : 1), and
+1 : 1.8 for 16-32 k tokens with tight memory (Libra: 1 : 2.8; with roomy memory TP1 stays ahead
+here). Libra reports nothing for TP2 and TP4: those rows are interpolated, and results that hang on
 them are as good as the interpolation.
 """
 
@@ -127,17 +128,3 @@ def _libra_shape(tp: int, memory_share: float) -> Shape:
         prefill=PrefillCost(per_token=2 * _PARAMETERS / tp / _FLOPS),
         kv_tokens=int(memory / _KV_BYTES_PER_TOKEN),
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MoveCost:
-    """Sending the keys and values of a context instead of computing them again.
-
-    The defaults meet Libra's 40 000 tokens in 0.33 s inside a node.
-    """
-
-    fixed_s: float = 0.01
-    per_token: float = 8.0e-6
-
-    def seconds(self, tokens: int) -> float:
-        return self.fixed_s + self.per_token * tokens

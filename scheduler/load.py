@@ -77,6 +77,10 @@ def _drain(shape: Shape, longest: float, tokens: float, kv_steps: float) -> floa
     return (cost.d + max(cost.b, cost.b0)) * longest + cost.c * tokens + cost.a * kv_steps
 
 
+_IDLE = WorkerLoad()
+"""Of a worker without residents; never changed."""
+
+
 class LoadBook:
     """Loads by worker and generation, kept up to date by the router."""
 
@@ -85,16 +89,15 @@ class LoadBook:
         self._homes: dict[Key, tuple[str, int]] = {}
 
     def load(self, worker_id: str, generation: int) -> WorkerLoad:
-        load = self._loads.get((worker_id, generation))
-        if load is None:
-            load = self._loads[worker_id, generation] = WorkerLoad()
-        return load
+        return self._loads.get((worker_id, generation), _IDLE)
 
     def settle(self, key: Key, worker_id: str, generation: int, work: Work) -> None:
         """A trajectory lives on this worker, with this much to do."""
         self.leave(key)
-        self.load(worker_id, generation).add(key, work)
-        self._homes[key] = (worker_id, generation)
+        home = self._homes[key] = (worker_id, generation)
+        if home not in self._loads:
+            self._loads[home] = WorkerLoad()
+        self._loads[home].add(key, work)
 
     def update(self, key: Key, work: Work) -> None:
         """New expectations for a trajectory that may live somewhere."""
@@ -106,4 +109,7 @@ class LoadBook:
     def leave(self, key: Key) -> None:
         home = self._homes.pop(key, None)
         if home is not None:
-            self._loads[home].remove(key)
+            load = self._loads[home]
+            load.remove(key)
+            if not load.residents:
+                del self._loads[home]

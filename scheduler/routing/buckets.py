@@ -64,7 +64,8 @@ class BucketRouter:
         """... and how many of its siblings had finished by then."""
         self._leaving: set[Key] = set()
         """Waiting attempts for which somewhere else is better than home."""
-        self._probed: set[tuple[str, str]] = set()
+        self._probes: dict[tuple[str, str], str] = {}
+        """The attempt of each group that went ahead and is still open."""
         self._slowest_token_s = max(s.decode.step_seconds(1, 0) for s in shapes.values())
 
     # ------------------------------------------------------------------------------ learning
@@ -87,6 +88,8 @@ class BucketRouter:
         self._works.pop(_key(trajectory), None)
         self._forecast_siblings.pop(_key(trajectory), None)
         self._leaving.discard(_key(trajectory))
+        if self._probes.get(_group(trajectory)) == trajectory.trajectory_id:
+            del self._probes[_group(trajectory)]
 
     def _forecast(self, trajectory: TrajectoryView) -> Work:
         residual = self._estimator.predict(trajectory)
@@ -110,13 +113,17 @@ class BucketRouter:
         settings = self._settings
         if not settings.longest_first:
             return trajectory.ready_t
-        if settings.probes_first and trajectory.home_id is None:
-            group = (trajectory.job, trajectory.group_id)
-            if group not in self._probed:
-                self._probed.add(group)
-                return trajectory.ready_t - settings.patience_s
+        if settings.probes_first and self._is_probe(trajectory):
+            return trajectory.ready_t - settings.patience_s
         seconds = self._work(trajectory).tokens * self._slowest_token_s
         return trajectory.ready_t - min(seconds, settings.patience_s)
+
+    def _is_probe(self, trajectory: TrajectoryView) -> bool:
+        """It goes ahead of its siblings, and none of them has finished."""
+        if trajectory.home_id is not None or trajectory.siblings_finished:
+            return False
+        probe = self._probes.setdefault(_group(trajectory), trajectory.trajectory_id)
+        return probe == trajectory.trajectory_id
 
     def lane(self, trajectory: TrajectoryView, workers: Sequence[WorkerView]) -> str:
         home = home_of(trajectory, workers)
@@ -191,6 +198,10 @@ class BucketRouter:
             return True
         memory = self._settings.memory_share * self._shapes[worker.bucket].kv_tokens
         return load.context_tokens + work.context_tokens <= memory
+
+
+def _group(trajectory: TrajectoryView) -> tuple[str, str]:
+    return trajectory.job, trajectory.group_id
 
 
 def _key(trajectory: TrajectoryView) -> Key:

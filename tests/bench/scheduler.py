@@ -39,8 +39,8 @@ from scheduler.sim.settings import read_settings
 
 CONFIGS = Path(__file__).parents[2] / "configs/sim"
 OURS = "buckets"
-NO_CELLS = {"ablation"}
-"""Files that compare forms of ours with each other."""
+NO_CELLS = {"ablation", "over_sampling"}
+"""Files that answer another question."""
 
 SPEED: dict[str, Any] = {
     "name": "speed",

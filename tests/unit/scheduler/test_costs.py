@@ -1,6 +1,6 @@
 import pytest
 
-from scheduler.costs import PUBLISHED, DecodeCost, MoveCost, PrefillCost, libra_shapes
+from scheduler.costs import PUBLISHED, DecodeCost, PrefillCost, libra_shapes
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 7, 1000])
@@ -32,10 +32,6 @@ def test_published_constants_give_the_published_latencies(
     assert 1e3 * cost.step_seconds(running, running * context) == pytest.approx(
         milliseconds, rel=0.02
     )
-
-
-def test_moving_a_context_meets_the_published_time() -> None:
-    assert MoveCost().seconds(40_000) == pytest.approx(0.33, rel=0.01)
 
 
 def test_prefill_attention_grows_with_the_context_before() -> None:
