@@ -18,13 +18,13 @@ The contract with a driver
 - `WorkerLost`, or `WorkerReady` with a higher generation, answers `Requeue` for each turn that was
   running there; the runner keeps the tokens and sends `TurnReady` with a higher generation. Should
   the turn's end already be on its way, `TurnFinished` of the old generation still counts.
+- `Cut` gives an attempt up, under admission policies that over-sample; it is answered by `Failed`.
 - Late events (older generation, ended trajectory, left worker) change nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import inf
 from typing import assert_never
 
@@ -52,23 +52,11 @@ from scheduler.events import (
     WorkerReady,
 )
 from scheduler.fleet import Fleet, Key
+from scheduler.jobs import Jobs, RunEvent
 from scheduler.policies import AdmissionPolicy, Observer, RoutePolicy
 from scheduler.trajectories import Group, Trajectory
-from scheduler.views import AdmissionView, Phase, TrajectoryView
+from scheduler.views import Phase, TrajectoryView
 from scheduler.waiting import WaitingLanes
-
-
-@dataclass(slots=True)
-class _Job:
-    version: int
-    accepted_groups: int
-    running_groups: int
-    cut_version: int = -1
-    """The version at which the rest was given up; once a version is enough."""
-
-    def group_ended(self) -> None:
-        assert self.running_groups > 0, "a group ended that was never admitted"
-        self.running_groups -= 1
 
 
 class Scheduler:
@@ -82,9 +70,8 @@ class Scheduler:
         observers: Sequence[Observer] = (),
     ) -> None:
         self._routing = routing
-        self._admission = admission
         self._observers = tuple(observers)
-        self._jobs: dict[str, _Job] = {}
+        self._jobs = Jobs(admission)
         self._fleet = Fleet()
         self._trajectories: dict[Key, Trajectory] = {}
         self._groups: dict[tuple[str, str], Group] = {}
@@ -145,42 +132,12 @@ class Scheduler:
                 assert_never(event)
         return []
 
-    def _update_run(
-        self, event: RunStarted | Published | GroupAccepted | GroupRejected
-    ) -> list[Decision]:
-        if isinstance(event, RunStarted):
-            assert event.job not in self._jobs, f"job {event.job} started twice"
-            self._jobs[event.job] = _Job(event.version, event.accepted_groups, event.running_groups)
-        job = self._jobs[event.job]
-        match event:
-            case RunStarted():
-                pass
-            case Published(version=version):
-                assert version > job.version, f"version {version} published after {job.version}"
-                job.version = version
-            case GroupAccepted():
-                job.group_ended()
-                job.accepted_groups += 1
-            case GroupRejected():
-                job.group_ended()
-        return self._admit(event.t, event.job, job)
-
-    def _admit(self, t: float, name: str, job: _Job) -> list[Decision]:
-        counters = AdmissionView(
-            version=job.version,
-            accepted_groups=job.accepted_groups,
-            running_groups=job.running_groups,
-        )
-        if self._admission.cuts(counters):
-            if job.cut_version == job.version:
-                return []
-            job.cut_version = job.version
-            return self._cut(t, name)
-        num_groups = self._admission.admit(counters)
-        if num_groups == 0:
-            return []
-        job.running_groups += num_groups
-        return [Admit(t=t, job=name, num_groups=num_groups)]
+    def _update_run(self, event: RunEvent) -> list[Decision]:
+        self._jobs.update(event)
+        if self._jobs.wants_cut(event.job):
+            return self._cut(event.t, event.job)
+        num_groups = self._jobs.admit(event.job)
+        return [Admit(t=event.t, job=event.job, num_groups=num_groups)] if num_groups else []
 
     def _cut(self, t: float, name: str) -> list[Decision]:
         return [
