@@ -25,23 +25,23 @@ class PlainDisplay:
     def __exit__(self, *exc: object) -> None: ...
 
     def phase(self, text: str) -> None:
-        self._print(text)
+        self.print(text)
 
     def warmup(self, progress: WarmupProgress) -> None:
         every = max(1, progress.num_steps // _WARMUP_LINES)
         if progress.step % every == 0 or progress.step == progress.num_steps:
-            self._print(f"warm-up {progress.step}/{progress.num_steps}  loss {progress.loss:.3f}")
+            self.print(f"warm-up {progress.step}/{progress.num_steps}  loss {progress.loss:.3f}")
 
     def step(self, progress: StepProgress) -> None:
-        self._print(step_line(progress))
+        self.print(step_line(progress))
 
     def evaluated(self, progress: EvalProgress) -> None:
-        self._print(eval_line(progress))
+        self.print(eval_line(progress))
 
     def warn(self, text: str) -> None:
-        self._print(f"warning: {text}")
+        self.print(f"warning: {text}")
 
-    def _print(self, text: str) -> None:
+    def print(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 

@@ -78,7 +78,7 @@ def _run(config: RunConfig, layout: RunLayout) -> None:
     try:
         with (
             make_display(console) as display,
-            logging_to(layout.log, print_line=display.warn),
+            logging_to(layout.log, print_line=display.print),
         ):
             summary = asyncio.run(_interruptible(config, layout, display))
     except RunFailed as error:

@@ -112,7 +112,7 @@ async def _written(env: Env, chat: ChatFormat, limits: RolloutLimits) -> DemoRow
     except UserCodeError as error:
         if isinstance(error.__cause__, NoSandbox):
             return None
-        raise
+        raise ValueError(f"the demonstration of task {env.task.id} failed: {error}") from error
 
 
 async def _from_results(env: Env, chat: ChatFormat, limits: RolloutLimits) -> DemoRow | None:

@@ -6,6 +6,7 @@ is reported to anybody and no dashboard is served.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import shutil
@@ -55,10 +56,12 @@ def joined_cluster(address: str | None) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        ray.shutdown()
         log.info("the logs of the run's processes are kept", folder=str(folder))
         raise
-    ray.shutdown()
+    finally:
+        # handles in cycles would be let go after the cluster, which Ray does not survive
+        gc.collect()
+        ray.shutdown()
     shutil.rmtree(folder, ignore_errors=True)
 
 

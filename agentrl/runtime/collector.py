@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from agentrl.rollout.attempt import Attempt
 from agentrl.rollout.groups import GroupBook, Verdict
+from agentrl.runtime.failures import RunFailed
 from agentrl.runtime.tasks import TaskSource
 from agentrl.types import Group, Task, Trajectory
 from scheduler.decisions import Admit, Decision
@@ -32,7 +33,11 @@ class Batch:
 
 
 class Collector:
-    """`on_decision` and `on_returned` are called by the links; `batch` and `evaluate` wait."""
+    """`on_decision` and `on_returned` are called by the links; `batch` and `evaluate` wait.
+
+    `refuse` is asked about what has gathered since the last batch, whenever a group was lost, and
+    raises when the run should not go on so.
+    """
 
     def __init__(
         self,
@@ -41,17 +46,19 @@ class Collector:
         new_book: Callable[[], GroupBook],
         group_size: int,
         min_group: int,
+        refuse: Callable[[Batch], None],
         submit: Callable[[Attempt], None],
         tell: Callable[[Event], None],
     ) -> None:
         self._source = source
         self._group_size = group_size
         self._min_group = min_group
+        self._refuse = refuse
         self._submit = submit
         self._tell = tell
         self._training = new_book()
         self._evaluation = new_book()
-        self._complete: asyncio.Queue[Group] = asyncio.Queue()
+        self._complete: asyncio.Queue[Group | RunFailed] = asyncio.Queue()
         self._evaluated: asyncio.Queue[Group] = asyncio.Queue()
         self._since_batch = Batch()
         self._untrained: dict[str, int] = {}
@@ -88,7 +95,12 @@ class Collector:
 
     async def batch(self, num_groups: int) -> Batch:
         """The next `num_groups` complete groups."""
-        groups = [await self._complete.get() for _ in range(num_groups)]
+        groups: list[Group] = []
+        while len(groups) < num_groups:
+            complete = await self._complete.get()
+            if isinstance(complete, RunFailed):
+                raise complete
+            groups.append(complete)
         batch, self._since_batch = self._since_batch, Batch()
         batch.groups = groups
         for group in groups:
@@ -119,3 +131,7 @@ class Collector:
             self._since_batch.dropped += group.trajectories
             del self._untrained[group.group_id]
             self._tell(GroupRejected(group_id=group.group_id))
+            try:
+                self._refuse(self._since_batch)
+            except RunFailed as failure:
+                self._complete.put_nowait(failure)

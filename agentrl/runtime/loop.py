@@ -19,7 +19,7 @@ from agentrl.runtime.failures import NoSignal, StopRequested
 from agentrl.runtime.fleet import Fleet
 from agentrl.runtime.progress import RunProgress
 from agentrl.runtime.recorder import Recorder
-from agentrl.runtime.reports import StepReport, evaluation_of, refuse_failing_env
+from agentrl.runtime.reports import StepReport, evaluation_of
 from agentrl.runtime.watchdog import Watchdog
 from agentrl.types import Task
 from scheduler.events import Event, Published, RunStarted, StepEnded, StepStarted
@@ -94,7 +94,6 @@ class TrainingLoop:
         )
 
     async def _train(self, batch: Batch) -> StepReport:
-        refuse_failing_env(batch, self._config.outcomes.max_error_fraction)
         step = self._progress.step + 1
         collected_s = self._clock()
         self._tell(StepStarted(step=step))

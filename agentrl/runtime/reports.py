@@ -90,10 +90,11 @@ def _sampled(groups: Sequence[Group]) -> Iterator[tuple[Trajectory, Any]]:
                         yield trajectory, segment
 
 
-def refuse_failing_env(batch: Batch, max_error_fraction: float) -> None:
+def refuse_failing_env(batch: Batch, *, max_error_fraction: float, min_attempts: int) -> None:
+    """Raise `FailingEnv` when too large a share of at least `min_attempts` attempts failed."""
     failed = batch.outcomes[Outcome.ENV_ERROR.value]
     ended = sum(batch.outcomes.values())
-    if failed <= max_error_fraction * ended:
+    if ended < min_attempts or failed <= max_error_fraction * ended:
         return
     error = next(t.error for t in batch.dropped if t.outcome is Outcome.ENV_ERROR)
     raise FailingEnv(

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+import traceback
 from collections.abc import Coroutine
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -33,6 +35,7 @@ from agentrl.runtime.link import Actor, CoordinatorLink
 from agentrl.runtime.loop import TrainingLoop
 from agentrl.runtime.progress import RunProgress
 from agentrl.runtime.recorder import Recorder
+from agentrl.runtime.reports import refuse_failing_env
 from agentrl.runtime.runners import RunnerPool
 from agentrl.runtime.tasks import TaskSource
 from agentrl.runtime.watchdog import Watchdog
@@ -65,22 +68,42 @@ async def train(
     """
     fruitless, furthest = 0, -1
     while True:
+        ended = await _launch(config, layout, display, stop)
+        if isinstance(ended, Summary):
+            return ended
+        fruitless = 0 if ended.step > furthest else fruitless + 1
+        furthest = max(furthest, ended.step)
+        if fruitless >= MAX_FRUITLESS_LAUNCHES:
+            raise ProcessLost(ended.reason)
+        log.warning("going on from the newest checkpoint", reason=ended.reason)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """A launch that ended with a lost process."""
+
+    reason: str
+    step: int
+
+
+async def _launch(
+    config: RunConfig, layout: RunLayout, display: Display, stop: asyncio.Event
+) -> Summary | Lost:
+    with joined_cluster(config.runtime.ray_address):
         launch = Launch(config, layout, display, stop)
         try:
-            with joined_cluster(config.runtime.ray_address):
-                return await launch.run()
+            return await launch.run()
         except RayTaskError as error:
             if isinstance(error.cause, ValueError):
                 # what a person can mend is told as plainly as if it had been found here
                 raise ValueError(str(error.cause)) from error
             raise
         except ProcessLost as lost:
-            fruitless = 0 if launch.progress.step > furthest else fruitless + 1
-            furthest = max(furthest, launch.progress.step)
-            if fruitless >= MAX_FRUITLESS_LAUNCHES:
-                raise
-            display.warn(f"{lost}; going on from the newest checkpoint")
-            log.warning("a launch was lost", error=str(lost), step=furthest)
+            # no handle of this cluster may outlive it: Ray crashes when one is let go later
+            traceback.clear_frames(lost.__traceback__)
+            return Lost(reason=str(lost), step=launch.progress.step)
+        finally:
+            del launch
 
 
 class Launch:
@@ -199,6 +222,11 @@ class Launch:
             ),
             group_size=config.rollout.group_size,
             min_group=config.rollout.min_group,
+            refuse=lambda batch: refuse_failing_env(
+                batch,
+                max_error_fraction=config.outcomes.max_error_fraction,
+                min_attempts=config.rollout.group_size * config.train.groups_per_step,
+            ),
             submit=self._runners.submit,
             tell=self._link.tell,
         )

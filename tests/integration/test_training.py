@@ -58,15 +58,18 @@ def test_asynchronous_runs_bound_how_old_their_tokens_are(tmp_path: Path) -> Non
     assert max(line["staleness_max"] for line in steps) <= 2
 
 
-@pytest.mark.parametrize("actor", ["Worker", "Runner", "Coordinator"])
-def test_a_killed_process_ends_neither_the_run_nor_its_record(tmp_path: Path, actor: str) -> None:
-    training = Training(tmp_path, config(train={"steps": 6}))
-    training.wait_for(lambda: training.steps_done() >= 2)
-    for process in training.actors(actor):
-        process.kill()
+def test_killed_processes_end_neither_the_run_nor_its_record(tmp_path: Path) -> None:
+    training = Training(tmp_path, config(train={"steps": 40}))
+    for actor in ("Runner", "Worker", "Coordinator"):
+        done = training.steps_done()
+        training.wait_for(lambda done=done: training.steps_done() >= done + 2)
+        victims = training.actors(actor)
+        assert victims
+        for process in victims:
+            process.kill()
     assert training.wait() == 0, training.text
-    assert training.summary["steps"] == 6
-    assert sorted(training.trained()) == [1, 2, 3, 4, 5, 6]
+    assert training.summary["steps"] == 40
+    assert sorted(training.trained()) == list(range(1, 41))
 
 
 @pytest.mark.parametrize("times", [1, 2])
@@ -94,7 +97,7 @@ def test_an_environment_that_raises_and_scores_nonsense_does_not_end_the_run(
         config(
             env={"name": "wild.py:Wild", "options": {}},
             outcomes={"max_error_fraction": 1.0},
-            train={"steps": 3},
+            warmup={"steps": 0},
         ),
     )
     assert training.wait() == 0, training.text
@@ -107,7 +110,10 @@ def test_an_environment_that_raises_and_scores_nonsense_does_not_end_the_run(
 def test_an_environment_that_only_raises_stops_the_run_and_shows_why(tmp_path: Path) -> None:
     (tmp_path / "wild.py").write_text(WILD)
     options = {"always_raises": True}
-    training = Training(tmp_path, config(env={"name": "wild.py:Wild", "options": options}))
+    training = Training(
+        tmp_path,
+        config(env={"name": "wild.py:Wild", "options": options}, warmup={"steps": 0}),
+    )
     assert training.wait() == 1, training.text
     assert "RuntimeError: the wild one" in training.text
 

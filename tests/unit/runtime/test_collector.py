@@ -1,9 +1,13 @@
 import asyncio
 
+import pytest
+
 from agentrl.config.sections import OutcomesSection
 from agentrl.rollout.attempt import Attempt
 from agentrl.rollout.groups import GroupBook
 from agentrl.runtime.collector import Collector
+from agentrl.runtime.failures import FailingEnv
+from agentrl.runtime.reports import refuse_failing_env
 from agentrl.runtime.tasks import TaskSource
 from agentrl.types import Outcome, Task, Trajectory
 from scheduler.decisions import Admit
@@ -21,6 +25,7 @@ class Desk:
             new_book=lambda: GroupBook(action=OutcomesSection().action, max_retries=1),
             group_size=group_size,
             min_group=min_group,
+            refuse=lambda batch: refuse_failing_env(batch, max_error_fraction=0.5, min_attempts=4),
             submit=self.out.append,
             tell=self.told.append,
         )
@@ -39,6 +44,7 @@ class Desk:
                 attempt=attempt.attempt,
                 split=attempt.split,
                 outcome=outcome,
+                error="Traceback: the wild one" if outcome is Outcome.ENV_ERROR else None,
                 reward=1.0 if outcome is Outcome.FINISHED else None,
             )
         )
@@ -101,3 +107,13 @@ async def test_evaluation_is_apart_from_training() -> None:
     assert {g.task_id for g in groups} == {"a", "b"}
     assert desk.told == []
     assert desk.collector.cursor == 0
+
+
+async def test_an_environment_that_fails_too_often_ends_the_wait_for_a_batch() -> None:
+    desk = Desk()
+    desk.admit(2)
+    waiting = asyncio.create_task(desk.collector.batch(1))
+    while desk.out:
+        desk.end(desk.out[0], Outcome.ENV_ERROR)
+    with pytest.raises(FailingEnv, match="the wild one"):
+        await asyncio.wait_for(waiting, 30)
