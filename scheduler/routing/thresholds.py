@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from scheduler.estimators.prefix_tree import PrefixTree
-from scheduler.routing.least_load import LeastLoad
+from scheduler.routing.least_load import LeastLoad, home_of
 from scheduler.views import TrajectoryView, WorkerView
 
 Limits = Sequence[tuple[str, float]]
@@ -63,10 +63,12 @@ class ThresholdRouter:
         self._grader = grader
         self._first = limits[0][0]
         self._place = place
+        self._elsewhere = LeastLoad(sticky_gap=place.sticky_gap)
         self._grades: dict[tuple[str, str], str] = {}
 
     def lane(self, trajectory: TrajectoryView, workers: Sequence[WorkerView]) -> str:
-        return ""
+        grade = self._grade(trajectory)
+        return f"{grade}/{self._place.lane(trajectory, _inside(grade, workers))}"
 
     def order(self, trajectory: TrajectoryView) -> float:
         return trajectory.ready_t
@@ -74,9 +76,17 @@ class ThresholdRouter:
     def choose(
         self, trajectory: TrajectoryView, workers: Sequence[WorkerView]
     ) -> WorkerView | None:
+        inside = _inside(self._grade(trajectory), workers)
+        chosen = self._place.choose(trajectory, inside)
+        is_waiting = self._place.waits_for_home and home_of(trajectory, inside) is not None
+        return chosen if chosen or is_waiting else self._elsewhere.choose(trajectory, workers)
+
+    def _grade(self, trajectory: TrajectoryView) -> str:
         key = (trajectory.job, trajectory.trajectory_id)
         grade = self._grader.grade(trajectory, self._grades.get(key, self._first))
         self._grades[key] = grade
-        inside = [worker for worker in workers if worker.bucket == grade]
-        chosen = self._place.choose(trajectory, inside)
-        return chosen or self._place.choose(trajectory, workers)
+        return grade
+
+
+def _inside(bucket: str, workers: Sequence[WorkerView]) -> list[WorkerView]:
+    return [worker for worker in workers if worker.bucket == bucket]

@@ -86,6 +86,15 @@ def test_full_bucket_lends_a_slot_elsewhere() -> None:
     assert name_of(policy.choose(trajectory(), workers)) == "l"
 
 
+def test_turn_that_waits_for_its_home_holds_up_nobody_else() -> None:
+    policy = ThresholdRouter(ElapsedGrader(LIMITS), LIMITS, LeastLoad(waits_for_home=True))
+    workers = (worker("s", bucket="short", running=10), worker("t", bucket="short"))
+    waiting, new = trajectory(home_id="s"), trajectory("new")
+    assert policy.choose(waiting, workers) is None
+    assert policy.lane(waiting, workers) != policy.lane(new, workers)
+    assert name_of(policy.choose(new, workers)) == "t"
+
+
 @pytest.mark.parametrize(("lengths", "moves"), [((500, 500), True), ((10, 500), False)])
 def test_gate_opens_when_mean_and_p90_agree(lengths: tuple[int, ...], moves: bool) -> None:
     tree = PrefixTree()
