@@ -9,14 +9,15 @@ Legend: N rows, Q ids a row, T = N*Q, E hidden size, H query heads, K key/value 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import LlamaForCausalLM, PreTrainedModel, Qwen3ForCausalLM
 
-from agentrl.engine.kv_cache import Block, KVCache
+from agentrl.engine.kv_cache import Block, KVCache, round_up
 
 
 def has_fast_forward(model: PreTrainedModel) -> bool:
@@ -29,6 +30,19 @@ def has_fast_forward(model: PreTrainedModel) -> bool:
         # Rotations that change with the length seen are left to the model's own code.
         and config.rope_parameters["rope_type"] in ("default", "linear", "llama3", "yarn")
     )
+
+
+class Span(NamedTuple):
+    """How far a block's rows attend together, and the rows that attend further by themselves."""
+
+    length: int
+    longer: list[tuple[int, int, int]]
+    """Row, slot and length of each."""
+
+
+_MAX_ALONE = 16
+_ALONE_COST = 192
+"""What attention of one row by itself costs beside its positions, counted in positions."""
 
 
 class FastForward:
@@ -48,10 +62,11 @@ class FastForward:
     def __call__(self, block: Block) -> Tensor:
         decoder = self._decoder
         rotation = (self._cos[block.positions][:, None], self._sin[block.positions][:, None])
+        span = span_of(block)
         hidden = F.embedding(block.ids.view(-1), decoder.embed_tokens.weight)  # [T, E]
         for index, layer in enumerate(decoder.layers):
             normed = _rms_norm(hidden, layer.input_layernorm)
-            attended = self._attend(index, layer.self_attn, normed, block, rotation)
+            attended = self._attend(index, layer.self_attn, normed, block, rotation, span)
             hidden = torch.addmm(hidden, attended, layer.self_attn.o_proj.weight.t())
             normed = _rms_norm(hidden, layer.post_attention_layernorm)
             gate = F.silu(F.linear(normed, layer.mlp.gate_proj.weight))
@@ -67,6 +82,7 @@ class FastForward:
         hidden: Tensor,
         block: Block,
         rotation: tuple[Tensor, Tensor],
+        span: Span,
     ) -> Tensor:
         num_rows, width = block.ids.shape
         heads = (num_rows, width, -1, self._head_dim)
@@ -77,14 +93,37 @@ class FastForward:
             query, key = _rms_norm(query, attention.q_norm), _rms_norm(key, attention.k_norm)
         query = _rotate(query.transpose(1, 2), *rotation)  # [N, H, Q, D]
         key = _rotate(key.transpose(1, 2), *rotation)  # [N, K, Q, D]
-        keys, values = self._cache.append(index, block, key, value)
+        self._cache.store(index, block, key, value)
         # Query heads that share a key/value head become further queries of that head.
         groups = query.shape[1] // key.shape[1]
-        grouped = query.reshape(num_rows, key.shape[1], groups * width, self._head_dim)
-        mask = block.mask.repeat(1, 1, groups, 1) if groups > 1 else block.mask
-        attended = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask)
+        query = query.reshape(num_rows, key.shape[1], groups * width, self._head_dim)
+        keys, values = self._cache.rows(index, block, span.length)
+        mask = block.mask[..., : span.length].repeat(1, 1, groups, 1)
+        attended = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
+        for row, slot, length in span.longer:
+            keys, values = self._cache.slot(index, slot, length)
+            attended[row] = F.scaled_dot_product_attention(query[row : row + 1], keys, values)[0]
         attended = attended.reshape(num_rows, -1, width, self._head_dim).transpose(1, 2)
         return attended.reshape(num_rows * width, -1)
+
+
+def span_of(block: Block) -> Span:
+    """The cheapest split: a few long sequences must not make all others as long as they are."""
+    whole = Span(block.mask.shape[-1], [])
+    if block.ids.shape[1] > 1:
+        return whole
+    order = np.argsort(-block.lengths)[: _MAX_ALONE + 1]
+    longest = block.lengths[order]
+    alone = np.concatenate(([0], (longest + _ALONE_COST).cumsum()[:-1]))
+    split = int((len(block.lengths) * longest + alone).argmin())
+    if split == 0:
+        return whole
+    slots = block.slots.tolist()
+    rows = order[:split].tolist()
+    return Span(
+        min(round_up(int(longest[split])), whole.length),
+        [(row, slots[row], int(block.lengths[row])) for row in rows],
+    )
 
 
 def _rms_norm(x: Tensor, norm: Any) -> Tensor:

@@ -55,7 +55,8 @@ class _BlockCache(Cache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
-        return self._slots.append(layer_idx, self._block, key_states, value_states)
+        self._slots.store(layer_idx, self._block, key_states, value_states)
+        return self._slots.rows(layer_idx, self._block, self._block.mask.shape[-1])
 
 
 def check_supported(model: PreTrainedModel, context_tokens: int) -> None:

@@ -4,7 +4,7 @@ Every slot owns one preallocated row, so that sequences of any lengths decode to
 copied when one grows, ends or joins, and attention reads the rows where they lie. A row has one
 position more than the context: what padding computes is written there and never read as context.
 
-Legend: S slots, N rows of a block, Q ids a row, L positions attended to, H heads, D head size.
+Legend: N rows of a block, Q ids a row, L positions attended to, H heads, D head size.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-_LENGTH_STEP = 16
+LENGTH_STEP = 16
 """Attention spans a multiple of this, so that buffer sizes recur and rows stay aligned."""
 _DENSE_SHARE = 0.6
 """When a block uses at least this share of the slots up to its highest, idle slots are computed
@@ -51,6 +52,8 @@ class Block:
     """[N, 1, Q, L] added to attention scores; minus a lot where an id may not look."""
     rows: Tensor
     """The row of each piece of work, in the order given."""
+    lengths: NDArray[np.int64]
+    """[N] how many positions each row's last id attends to, its own included."""
 
 
 class KVCache:
@@ -65,48 +68,64 @@ class KVCache:
 
     def block(self, work: Sequence[Work]) -> Block:
         """The block that computes all of `work`, one row each."""
-        sizes = np.array([len(piece.ids) for piece in work])
-        width = int(sizes.max())
-        used = [piece.slot for piece in work]
+        used, starts, chunks = zip(*work, strict=True)
+        width = max(map(len, chunks))
         num_dense = max(used) + 1
         is_dense = width == 1 and len(work) >= _DENSE_SHARE * num_dense
-        slots, rows = (range(num_dense), used) if is_dense else (used, range(len(work)))
-        # One entry an id: its row, how many ids of its piece come before it, its column and place.
-        row = np.repeat(rows, sizes)
-        before = np.arange(len(row)) - np.repeat(sizes.cumsum() - sizes, sizes)
-        column = before + width - np.repeat(sizes, sizes)
-        place = before + np.repeat([piece.start for piece in work], sizes)
+        slots = np.arange(num_dense) if is_dense else np.array(used)
+        rows = np.array(used) if is_dense else np.arange(len(work))
         shape = (len(slots), width)
         ids, positions = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
         writes = np.full(shape, self.context_tokens)
-        ids[row, column] = [i for piece in work for i in piece.ids]
+        if width == 1:
+            row, column, place = rows, np.zeros_like(rows), np.array(starts)
+        else:
+            sizes = np.array([len(chunk) for chunk in chunks])
+            row = np.repeat(rows, sizes)
+            # How many ids of the same piece come before each id.
+            before = np.arange(len(row)) - np.repeat(sizes.cumsum() - sizes, sizes)
+            column = before + np.repeat(width - sizes, sizes)
+            place = before + np.repeat(starts, sizes)
+        ids[row, column] = [i for chunk in chunks for i in chunk]
         positions[row, column] = writes[row, column] = place
-        places = torch.from_numpy(positions).to(self.device)
+        lengths = positions[:, -1] + 1
         return Block(
-            ids=torch.from_numpy(ids).to(self.device),
-            positions=places,
-            writes=torch.from_numpy(writes).to(self.device),
-            slots=torch.tensor(slots, device=self.device),
+            ids=self._tensor(ids),
+            positions=self._tensor(positions),
+            writes=self._tensor(writes),
+            slots=self._tensor(slots),
             is_dense=is_dense,
-            mask=self._mask(places, longest=int(positions.max()) + 1),
-            rows=torch.tensor(rows, device=self.device),
+            mask=self._mask(positions, longest=int(lengths.max())),
+            rows=self._tensor(rows),
+            lengths=lengths,
         )
 
-    def append(
-        self, layer: int, block: Block, keys: Tensor, values: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Store `keys` and `values` [N, H, Q, D]; return all of the block's rows, [N, H, L, D]."""
+    def store(self, layer: int, block: Block, keys: Tensor, values: Tensor) -> None:
+        """Put the block's `keys` and `values`, [N, H, Q, D], where they belong."""
         if layer not in self._layers:
             self._layers[layer] = (self._allocate(keys), self._allocate(values))
-        stored_keys, stored_values = self._layers[layer]
-        rows = block.slots[:, None]
-        stored_keys[rows, :, block.writes] = keys.transpose(1, 2)
-        stored_values[rows, :, block.writes] = values.transpose(1, 2)
-        return _read(stored_keys, block), _read(stored_values, block)
+        slots = block.slots[:, None]
+        for stored, new in zip(self._layers[layer], (keys, values), strict=True):
+            stored[slots, :, block.writes] = new.transpose(1, 2)
 
-    def _mask(self, positions: Tensor, *, longest: int) -> Tensor:
-        length = min(-(-longest // _LENGTH_STEP) * _LENGTH_STEP, self.context_tokens)
-        is_ahead = torch.arange(length, device=self.device) > positions[:, None, :, None]
+    def rows(self, layer: int, block: Block, length: int) -> tuple[Tensor, Tensor]:
+        """The first `length` keys and values of the block's rows, [N, H, length, D]."""
+        keys, values = (stored[:, :, :length] for stored in self._layers[layer])
+        if block.is_dense:
+            return keys[: len(block.slots)], values[: len(block.slots)]
+        return keys.index_select(0, block.slots), values.index_select(0, block.slots)
+
+    def slot(self, layer: int, slot: int, length: int) -> tuple[Tensor, Tensor]:
+        """The first `length` keys and values of one slot, [1, H, length, D]."""
+        keys, values = self._layers[layer]
+        return keys[slot : slot + 1, :, :length], values[slot : slot + 1, :, :length]
+
+    def _tensor(self, array: NDArray[np.int64]) -> Tensor:
+        return torch.from_numpy(array).to(self.device)
+
+    def _mask(self, positions: NDArray[np.int64], *, longest: int) -> Tensor:
+        span = np.arange(min(round_up(longest), self.context_tokens))
+        is_ahead = torch.from_numpy(span > positions[:, None, :, None]).to(self.device)
         mask = torch.zeros(is_ahead.shape, dtype=self.dtype, device=self.device)
         return mask.masked_fill_(is_ahead, torch.finfo(self.dtype).min)
 
@@ -116,6 +135,5 @@ class KVCache:
         return torch.zeros(shape, dtype=like.dtype, device=self.device)
 
 
-def _read(stored: Tensor, block: Block) -> Tensor:
-    seen = stored[:, :, : block.mask.shape[-1]]
-    return seen[: len(block.slots)] if block.is_dense else seen.index_select(0, block.slots)
+def round_up(length: int) -> int:
+    return -(-length // LENGTH_STEP) * LENGTH_STEP

@@ -60,7 +60,7 @@ class Sampler:
         logprobs = logits.log_softmax(-1)
         # Cumulated in double precision: over a large vocabulary, sums in single precision would
         # move the borders between tokens by more than their probability.
-        cumulated = logprobs.exp().double().cumsum(-1)
+        cumulated = logprobs.exp().cumsum(-1, dtype=torch.float64)
         uniform = torch.from_numpy(uniforms(self._streams, draws)).to(self._device)
         ids = torch.searchsorted(cumulated, uniform[:, None] * cumulated[:, -1:], right=True)
         if self._is_greedy is not None:

@@ -13,7 +13,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from agentrl.engine.fast_forward import FastForward, has_fast_forward
+from agentrl.engine.fast_forward import FastForward, has_fast_forward, span_of
 from agentrl.engine.forward import Forward, StockForward, check_supported
 from agentrl.engine.kv_cache import KVCache, Work
 from agentrl.engine.torch_engine import make_forward
@@ -93,6 +93,33 @@ def test_the_stock_pass_gives_the_models_logits(name: str) -> None:
     with torch.inference_mode():
         got, expected = play(model, StockForward)
     torch.testing.assert_close(got, expected, atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("stride", [1, 3])
+def test_a_few_long_rows_are_attended_to_by_themselves(stride: int) -> None:
+    """Dense and sparse blocks alike; the split is a matter of cost, never of results."""
+    model = tiny_qwen()
+    caches = [
+        KVCache(num_slots=72, context_tokens=1024, dtype=model.dtype, device=model.device)
+        for _ in range(2)
+    ]
+    lengths = {slot * stride: 10 + slot for slot in range(24)} | {5 * stride: 900, 7 * stride: 500}
+    work = [Work(slot, length - 1, [slot]) for slot, length in lengths.items()]
+    with torch.inference_mode():
+        logits = []
+        for make, cache in zip((StockForward, FastForward), caches, strict=True):
+            forward = make(model, cache)
+            for slot, length in lengths.items():
+                forward(cache.block([Work(slot, 0, prompts(length, seed=slot)[0])]))
+            block = cache.block(work)
+            logits.append(forward(block)[block.rows].log_softmax(-1))
+    span = span_of(block)
+    assert [(slot, length) for _, slot, length in span.longer] == [
+        (5 * stride, 900),
+        (7 * stride, 500),
+    ]
+    assert span.length == 48
+    torch.testing.assert_close(*logits, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", FAST)

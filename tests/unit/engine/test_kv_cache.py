@@ -35,6 +35,7 @@ def test_single_ids_of_neighbouring_slots_make_a_dense_block() -> None:
     assert block.is_dense
     assert block.slots.tolist() == [0, 1, 2, 3]
     assert block.rows.tolist() == [3, 0, 1]
+    assert block.lengths.tolist() == [2, 3, 1, 8]
     assert block.ids.tolist() == [[4], [6], [0], [5]]
     assert block.writes.tolist() == [[1], [2], [SPARE], [7]]
     assert not cache().block([Work(7, 0, [1]), Work(0, 0, [1])]).is_dense
@@ -45,12 +46,16 @@ def test_what_was_stored_is_read_back_by_dense_and_sparse_blocks_alike() -> None
     keys = torch.randn(3, 2, 1, 4)
     work = [Work(slot, 3, [1]) for slot in (0, 1, 2)]
     dense = slots.block(work)
-    seen, _ = slots.append(0, dense, keys, keys * 2)
+    slots.store(0, dense, keys, keys * 2)
+    seen, _ = slots.rows(0, dense, 16)
     torch.testing.assert_close(seen[:, :, 3], keys[:, :, 0])
     sparse = slots.block([Work(2, 4, [1, 1]), Work(0, 4, [1])])
-    seen_keys, seen_values = slots.append(0, sparse, torch.ones(2, 2, 2, 4), torch.ones(2, 2, 2, 4))
+    slots.store(0, sparse, torch.ones(2, 2, 2, 4), torch.ones(2, 2, 2, 4))
+    seen_keys, seen_values = slots.rows(0, sparse, 16)
     torch.testing.assert_close(seen_keys[:, :, 3], keys[[2, 0], :, 0])
     torch.testing.assert_close(seen_values[:, :, 3], 2 * keys[[2, 0], :, 0])
     assert seen_keys[0, :, 4:6].eq(1).all()
     assert seen_keys[1, :, 4].eq(1).all()
     assert seen_keys[1, :, 5].eq(0).all(), "padding was written into the context"
+    alone, _ = slots.slot(0, 2, 6)
+    torch.testing.assert_close(alone, seen_keys[:1, :, :6])
