@@ -17,7 +17,7 @@ import types
 PYTHON = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 """Our own interpreter, behind any virtual environment: for boxes on this machine."""
 
-_MODULES = ("frames", "capture", "supervisor", "files", "loop", "command", "main")
+_MODULES = ("frames", "capture", "supervisor", "supervision", "files", "loop", "command", "main")
 """In the order of their imports of each other."""
 
 _BOOTSTRAP = """\

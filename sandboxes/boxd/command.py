@@ -9,7 +9,8 @@ from collections.abc import Callable
 from sandboxes.boxd.capture import Capture
 from sandboxes.boxd.frames import ACK, CHUNK_BYTES, STDIN_ACK_BYTES, TURN
 from sandboxes.boxd.loop import Loop
-from sandboxes.boxd.supervisor import NOT_STARTED
+from sandboxes.boxd.supervision import Supervisor
+from sandboxes.boxd.supervisor import CLEAN, CONTROL_FD, NOT_STARTED, STATUS_FD, TURN_FD
 
 PIPE_BYTES = 2 * CHUNK_BYTES
 """More than an unread pipe can hold."""
@@ -38,32 +39,30 @@ class Command:
         self.deadline = self.started + timeout_s
         self.out, self.err = Capture(cap), Capture(cap)
         self.captures: dict[int, Capture] = {}
-        self.supervisor = 0
-        self.status_fd = self.stdin_fd = self.turn_fd = -1
+        self.supervisor = Supervisor(0, {})
+        self.stdin_fd = self.turn_fd = -1
         self.stdin = bytearray()
         self.stdin_ended = False
         self.stdin_taken = 0
         self.record = b""
         self.kill_rounds = 0
-        self.timed_out = self.is_answered = False
+        self.timed_out = self.is_answered = self.is_supervised = False
+        self.is_detached = False
+        """Its supervisor has done with it and can take another."""
         self.on_change = on_change
 
-    def attach(self, out: int, err: int, status: int, stdin: int, turn: int) -> None:
-        """Our ends of the pipes of a supervisor that has just been forked."""
-        self.status_fd, self.stdin_fd, self.turn_fd = status, stdin, turn
-        self.captures = {out: self.out, err: self.err}
+    def attach(self, supervisor: Supervisor) -> None:
+        """To a supervisor that has the command."""
+        self.supervisor, fds = supervisor, supervisor.fds
+        self.is_supervised = True
+        self.captures = {fds[1]: self.out, fds[2]: self.err}
         for fd in self.captures:
-            posix.set_blocking(fd, False)
             self.loop.watch(fd, select.POLLIN, self.read_output)
-        self.loop.watch(status, select.POLLIN, self.read_status)
-        if stdin >= 0:
-            posix.set_blocking(stdin, False)
-        if turn >= 0:
-            self.loop.watch(turn, select.POLLIN, self.read_turn)
-
-    @property
-    def is_supervised(self) -> bool:
-        return self.status_fd >= 0
+        self.loop.watch(fds[STATUS_FD], select.POLLIN, self.read_status)
+        self.stdin_fd = fds.get(0, -1)
+        self.turn_fd = fds.get(TURN_FD, -1)
+        if self.turn_fd >= 0:
+            self.loop.watch(self.turn_fd, select.POLLIN, self.read_turn)
 
     @property
     def has_ended(self) -> bool:
@@ -72,35 +71,52 @@ class Command:
     @property
     def failure(self) -> int:
         """errno of a command that could not be started, else 0."""
-        return int.from_bytes(self.record[1:5], "big") if self.record[:1] == NOT_STARTED else 0
+        return int.from_bytes(self.record[2:6], "big") if self.record[:1] == NOT_STARTED else 0
 
     @property
     def end(self) -> bytes:
         """Wait status, CPU time and peak memory, as the supervisor reported them."""
-        return self.record[1:] or _signal.SIGKILL.to_bytes(4, "big") + bytes(16)
+        return self.record[2:] or _signal.SIGKILL.to_bytes(4, "big") + bytes(16)
 
-    def read_output(self, fd: int) -> None:
+    def read_output(self, fd: int) -> bool:
+        """Whether there was something."""
         try:
             data = posix.read(fd, CHUNK_BYTES)
         except BlockingIOError:
-            return
+            return False
         if data:
             self.captures[fd].add(data)
-            return
+            return True
         del self.captures[fd]
         self.loop.close(fd)
         self.on_change(self)
+        return False
 
     def read_status(self, fd: int) -> None:
         record = posix.read(fd, 64)
         if record:
             self.record = record
+            if CONTROL_FD in self.supervisor.fds and record[1:2] == CLEAN and not self.kill_rounds:
+                self.detach()
         else:
             self.loop.close(fd)
-            self.status_fd = -1
+            self.is_supervised = False
+            if CONTROL_FD in self.supervisor.fds:
+                posix.close(self.supervisor.fds[CONTROL_FD])
         if self.has_ended:
             self.deadline = time.monotonic() + GRACE_S
         self.on_change(self)
+
+    def detach(self) -> None:
+        """Nothing is left of the command, so its pipes hold all that is to come."""
+        for fd in list(self.captures):
+            while self.read_output(fd):
+                pass
+            self.loop.unwatch(fd)
+        self.loop.unwatch(self.supervisor.fds[STATUS_FD])
+        self.captures.clear()
+        self.is_supervised = False
+        self.is_detached = True
 
     def report(self, flags: int, end: bytes) -> bytes:
         """The payload that tells what the command did, or has done so far."""

@@ -18,7 +18,7 @@ class Loop:
         self.inbox = bytearray()
         self.outbox = bytearray()
         self.poll = select.poll()
-        self.handlers: dict[int, Callable[[int], None]] = {}
+        self.handlers: dict[int, Callable[[int], object]] = {}
         for fd in (0, 1):
             posix.set_blocking(fd, False)
         self.watch(0, select.POLLIN, self.read_stream)
@@ -29,7 +29,7 @@ class Loop:
             if handler is not None:
                 handler(fd)
 
-    def watch(self, fd: int, events: int, handler: "Callable[[int], None]") -> None:
+    def watch(self, fd: int, events: int, handler: "Callable[[int], object]") -> None:
         self.handlers[fd] = handler
         self.poll.register(fd, events)
 

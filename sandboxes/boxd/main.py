@@ -17,8 +17,6 @@ from sandboxes.boxd.frames import (
     EXEC,
     FILE,
     GET,
-    HAS_STDIN,
-    IS_SESSION,
     KILL,
     OOM,
     PEEK,
@@ -33,6 +31,7 @@ from sandboxes.boxd.frames import (
     VERSION,
 )
 from sandboxes.boxd.loop import Loop
+from sandboxes.boxd.supervision import MAX_REQUEST_BYTES, Supervisor, fork_supervisor
 from sandboxes.boxd.supervisor import (
     KILL_SIGNAL,
     PR_SET_CHILD_SUBREAPER,
@@ -40,12 +39,12 @@ from sandboxes.boxd.supervisor import (
     kill_children,
     prctl,
     prepare_supervisors,
-    supervise,
 )
 
 TREE_KILL_S = 0.3
 BROADCAST_KILL_S = 0.5
 NEVER = float("inf")
+MAX_IDLE = 8
 MAX_DRAINS = 32
 DRAIN_BYTES = 16 * 1024 * 1024
 COLLATERAL = (
@@ -63,6 +62,7 @@ class Boxd:
         self.uploads: dict[int, Incoming] = {}
         self.downloads: dict[int, Iterator[tuple[int, bytes]]] = {}
         self.drains: dict[int, int] = {}
+        self.idle: list[Supervisor] = []
         self.null = posix.open(b"/dev/null", posix.O_RDWR | posix.O_CLOEXEC)
 
     def run(self) -> None:
@@ -138,36 +138,33 @@ class Boxd:
     def start(self, command_id: int, payload: bytes) -> None:
         flags, timeout_s = payload[0], int.from_bytes(payload[1:5], "big") / 1000
         cap = int.from_bytes(payload[5:9], "big")
-        num_args = int.from_bytes(payload[9:11], "big")
-        cwd, *words = payload[11:].split(b"\0")
-        env = dict(posix.environ)
-        for word in words[num_args:]:
-            key, _, env[key] = word.partition(b"=")
         command = Command(self.loop, command_id, cap, timeout_s or NEVER, self.on_change)
         self.reap_orphans()  # the dead count as processes
-        pipes: list[int] = []
         try:
-            for _ in range(3 + bool(flags & HAS_STDIN) + bool(flags & IS_SESSION)):
-                pipes += posix.pipe()
-            command.supervisor = posix.fork()
+            supervisor = self.hand_over(flags, payload[9:])
         except OSError as e:
-            for fd in pipes:
-                posix.close(fd)
             self.fail(command_id, e)
             return
-        out, out_end, err, err_end, status, status_end, *more = pipes
-        stdin_end, stdin = more[:2] or (self.null, -1)
-        turn, *turn_end = more[2:] or (-1,)
-        if command.supervisor == 0:
-            fds = (stdin_end, out_end, err_end, status_end, *turn_end)
-            try:
-                supervise(words[:num_args], env, cwd, fds)
-            finally:
-                posix._exit(0)
-        for fd in (out_end, err_end, status_end, *more[:1], *turn_end):
-            posix.close(fd)
         self.commands[command_id] = command
-        command.attach(out, err, status, stdin, turn)
+        command.attach(supervisor)
+
+    def hand_over(self, flags: int, request: bytes) -> Supervisor:
+        """To an idle supervisor, or a new one; odd commands get one for themselves."""
+        if flags or len(request) > MAX_REQUEST_BYTES:
+            return fork_supervisor(self.null, flags, request)
+        while self.idle:
+            supervisor = self.idle.pop()
+            if supervisor.pid and supervisor.take(request):
+                return supervisor
+            self.dismiss(supervisor)
+        supervisor = fork_supervisor(self.null, flags, None)
+        supervisor.take(request)
+        return supervisor
+
+    def dismiss(self, supervisor: Supervisor) -> None:
+        """It ends when its pipe of requests does."""
+        for fd in supervisor.fds.values():
+            posix.close(fd)
 
     def on_change(self, command: Command) -> None:
         if not command.is_supervised and not command.record and not command.kill_rounds:
@@ -176,7 +173,12 @@ class Boxd:
         if command.has_ended and not command.captures and not command.is_answered:
             self.answer(command)
         if command.is_answered and not command.is_supervised:
-            self.commands.pop(command.id, None)
+            forgotten = self.commands.pop(command.id, None)
+            if forgotten and command.is_detached:
+                if len(self.idle) < MAX_IDLE:
+                    self.idle.append(command.supervisor)
+                else:
+                    self.dismiss(command.supervisor)
 
     def answer(self, command: Command) -> None:
         command.is_answered = True
@@ -225,9 +227,9 @@ class Boxd:
                 return
             if pid == 0:
                 return
-            for command in self.commands.values():
-                if command.supervisor == pid:
-                    command.supervisor = 0
+            for supervisor in [c.supervisor for c in self.commands.values()] + self.idle:
+                if supervisor.pid == pid:
+                    supervisor.pid = 0
 
     def check_deadlines(self) -> None:
         now = time.monotonic()
@@ -244,8 +246,8 @@ class Boxd:
         if not command.is_supervised:
             return
         command.kill_rounds += 1
-        if command.kill_rounds == 1 and command.supervisor:
-            posix.kill(command.supervisor, KILL_SIGNAL)
+        if command.kill_rounds == 1 and command.supervisor.pid:
+            posix.kill(command.supervisor.pid, KILL_SIGNAL)
             command.deadline = time.monotonic() + TREE_KILL_S
         else:
             self.kill_all(command)
@@ -254,8 +256,8 @@ class Boxd:
     def kill_all(self, cause: Command) -> None:
         """All processes but init and us, in one call: a fork bomb outruns any list."""
         if not self.is_isolated:
-            if cause.supervisor:
-                posix.kill(cause.supervisor, _signal.SIGKILL)
+            if cause.supervisor.pid:
+                posix.kill(cause.supervisor.pid, _signal.SIGKILL)
             return
         for command in self.commands.values():
             if command is not cause and command.is_supervised and not command.is_answered:

@@ -1,4 +1,8 @@
-"""The supervisor: a forked process for each command, reaper of all that the command starts."""
+"""The supervisor: a forked process that runs a command and is the reaper of all that it starts.
+
+A fork costs more than everything else in a call, so a supervisor goes on to the next command when
+nothing is left of the last one; it, not boxd, then holds the pipes between the commands.
+"""
 
 import _signal  # type: ignore[import-not-found]  # has no stub, and `signal` costs 8 ms
 import errno
@@ -12,9 +16,12 @@ except ImportError:  # an image with a minimal python: a kill takes the whole bo
 else:
     HAS_CTYPES = True
 
-STATUS_FD, TURN_FD = 3, 9
+STATUS_FD, CONTROL_FD, TURN_FD = 3, 4, 9
+COMMAND_FDS = {0, 1, 2, TURN_FD}
 EXITED, NOT_STARTED = b"X", b"E"
-"""First byte of what a supervisor reports: then wait status, cpu, peak memory | errno."""
+CLEAN, NOT_CLEAN = b"\1", b"\0"
+"""What a supervisor reports: how it went, whether nothing is left of the command (so that the
+supervisor takes another one), then wait status, cpu and peak memory, or errno."""
 MAX_FDS = 4096
 PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
 
@@ -44,41 +51,75 @@ def prctl(option: int, value: int) -> bool:
     return bool(_ctypes.call_function(call, (option, value, 0, 0, 0)) == 0)
 
 
-def supervise(
-    argv: "list[bytes]", env: "dict[bytes, bytes]", cwd: bytes, fds: "tuple[int, ...]"
-) -> None:
-    """Run one command on `fds` (stdin, stdout, stderr, status); report its leader's end.
+def supervise(fds: "dict[int, int]", request: "bytes | None") -> None:
+    """Run the one command of `request`, or one after another as they come over CONTROL_FD.
 
-    A fifth, of a session, becomes the descriptor on which its shell tells the end of each turn.
+    `fds` are our descriptors to be: stdin, stdout, stderr, STATUS_FD, and maybe one more.
     """
-    for target, source in enumerate(fds[:4]):
-        posix.dup2(source, target, target < STATUS_FD)
-    if len(fds) > 4:
-        posix.dup2(fds[4], TURN_FD)
-        posix.set_inheritable(TURN_FD, True)  # dup2 leaves it alone when it is there already
-    posix.closerange(STATUS_FD + 1, TURN_FD)
-    posix.closerange(TURN_FD + (len(fds) > 4), MAX_FDS)
+    for target, source in fds.items():
+        posix.dup2(source, target, target in COMMAND_FDS)
+    more = max(fds)
+    posix.set_inheritable(more, more in COMMAND_FDS)  # dup2 leaves it alone if it was there
+    posix.closerange(STATUS_FD + 1, more)
+    posix.closerange(more + 1, MAX_FDS)
     is_reaper = prctl(PR_SET_CHILD_SUBREAPER, 1)
     posix.setsid()
     prefer_for_oom_killer()
+    workdir = posix.open(b".", posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC)
     leader = 0
+    is_last = request is not None
     try:
         _signal.pthread_sigmask(_signal.SIG_UNBLOCK, (KILL_SIGNAL,))
-        try:
-            posix.chdir(cwd or b".")
-            leader = spawn(argv, env)
-        except OSError as e:
-            posix.write(STATUS_FD, NOT_STARTED + (e.errno or errno.EINVAL).to_bytes(4, "big"))
-            return
-        # The command alone holds its pipes, so that their end of file means its end.
-        for fd in (0, 1, 2, TURN_FD)[: len(fds) - 1]:
-            posix.close(fd)
-        reap(leader, block=True)
+        while True:
+            todo = request if is_last else read_request()
+            if todo is None:
+                return
+            posix.fchdir(workdir)
+            leader = 0
+            try:
+                leader = spawn(*command_of(todo))
+            except OSError as e:
+                code = (e.errno or errno.EINVAL).to_bytes(4, "big")
+                posix.write(STATUS_FD, NOT_STARTED + CLEAN + code)
+            else:
+                if is_last:
+                    # The command alone holds its pipes, so that their end of file means its end.
+                    close_all(COMMAND_FDS & fds.keys())
+                is_last = not reap_until(leader) or is_last
+            if is_last:
+                return
     except KillTree:
         if is_reaper:
             kill_children(leader)
         else:
             time.sleep(60)  # boxd climbs the ladder
+
+
+def close_all(fds: "set[int]") -> None:
+    for fd in fds:
+        posix.close(fd)
+
+
+def read_request() -> "bytes | None":
+    """The next command for a supervisor that serves many; None when there will be none."""
+    data = posix.read(CONTROL_FD, 4)
+    if not data:
+        return None
+    left = int.from_bytes(data, "big")
+    data = b""
+    while len(data) < left:
+        data += posix.read(CONTROL_FD, left - len(data))
+    return data
+
+
+def command_of(request: bytes) -> "tuple[list[bytes], dict[bytes, bytes], bytes]":
+    """argv, environment and folder: a count of arguments, then words between NULs."""
+    num_args = int.from_bytes(request[:2], "big")
+    cwd, *words = request[2:].split(b"\0")
+    env = dict(posix.environ)
+    for word in words[num_args:]:
+        key, _, env[key] = word.partition(b"=")
+    return words[:num_args], env, cwd
 
 
 def prefer_for_oom_killer() -> None:
@@ -93,8 +134,9 @@ def prefer_for_oom_killer() -> None:
     prctl(PR_SET_DUMPABLE, 0)
 
 
-def spawn(argv: "list[bytes]", env: "dict[bytes, bytes]") -> int:
+def spawn(argv: "list[bytes]", env: "dict[bytes, bytes]", cwd: bytes) -> int:
     """Start the leader in its own process group, found along its own PATH."""
+    posix.chdir(cwd or b".")
     name = argv[0]
     folders = [b""] if b"/" in name else env.get(b"PATH", b"/usr/bin:/bin").split(b":")
     failure = OSError(errno.ENOENT, "not found")
@@ -117,30 +159,45 @@ def spawn(argv: "list[bytes]", env: "dict[bytes, bytes]") -> int:
     raise failure
 
 
-def reap(leader: int, *, block: bool) -> bool:
-    """Until the leader has ended (`block`) or nobody more is dead; False: no child is left."""
-    while True:
-        try:
-            pid, status, usage = posix.wait4(-1, 0 if block else posix.WNOHANG)
-        except ChildProcessError:
-            return False
-        if pid == 0:
-            return True
-        if pid == leader:
-            cpu_us = int((usage.ru_utime + usage.ru_stime) * 1e6)
-            numbers = cpu_us.to_bytes(8, "big") + (usage.ru_maxrss * 1024).to_bytes(8, "big")
-            posix.write(STATUS_FD, EXITED + status.to_bytes(4, "big") + numbers)
-            if block:
-                return True
+def reap_until(leader: int) -> bool:
+    """Wait for the leader's end and report it. True: nothing that it started is left."""
+    pid = 0
+    while pid != leader:
+        pid, status, usage = posix.wait4(-1, 0)
+    is_clean = not has_children()
+    cpu_s = usage.ru_utime + usage.ru_stime
+    report_end(CLEAN if is_clean else NOT_CLEAN, status, cpu_s, usage.ru_maxrss)
+    return is_clean
+
+
+def has_children() -> bool:
+    """After reaping those that are dead already."""
+    try:
+        while posix.waitpid(-1, posix.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return False
+    return True
+
+
+def report_end(clean: bytes, status: int, cpu_s: float, peak_kib: int) -> None:
+    numbers = int(cpu_s * 1e6).to_bytes(8, "big") + (peak_kib * 1024).to_bytes(8, "big")
+    posix.write(STATUS_FD, EXITED + clean + status.to_bytes(4, "big") + numbers)
 
 
 def kill_children(leader: int) -> None:
     """Kill until nobody is left. Who loses its parent becomes our child, so none is missed."""
     children = b"/proc/self/task/%d/children" % posix.getpid()
-    while reap(leader, block=False):
+    while True:
         fd = posix.open(children, posix.O_RDONLY)
         pids = posix.read(fd, 1 << 16).split()
         posix.close(fd)
         for pid in pids:
             posix.kill(int(pid), _signal.SIGKILL)
-        time.sleep(0.001)
+        try:
+            dead, status, usage = posix.wait4(-1, 0)
+        except ChildProcessError:
+            return
+        if dead == leader:
+            cpu_s = usage.ru_utime + usage.ru_stime
+            report_end(NOT_CLEAN, status, cpu_s, usage.ru_maxrss)

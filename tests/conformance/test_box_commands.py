@@ -120,3 +120,24 @@ async def test_impossible_commands_are_refused(box: Sandbox, command: list[str])
     with pytest.raises(ValueError, match="command"):
         await box.exec(command)
     assert (await box.exec(["true"])).ok
+
+
+async def test_what_a_command_leaves_behind_does_not_meet_the_next(box: Sandbox) -> None:
+    """Supervisors and their pipes are used again, but never with somebody's leftovers."""
+    state = "pwd; umask; ulimit -n; exit 3"
+    fresh = await box.exec(state)
+    for n in range(10):
+        quick = await box.exec(f"cd /; umask 0; ulimit -n 10; trap '' INT; echo {n}")
+        assert quick.out == f"{n}\n".encode()
+        left = await box.exec(f"(sleep 0.05; echo late {n}; echo late {n} >&2) & echo now {n}")
+        assert left.out.startswith(f"now {n}\n".encode())
+        after = await box.exec(state)
+        assert (after.rc, after.out, after.err) == (3, fresh.out, b"")
+
+
+async def test_a_very_long_command_line(box: Sandbox) -> None:
+    words = ["x" * 1000] * 100
+    result = await box.exec(["printf", "%s", *words], max_output_bytes=200_000)
+    assert result.out == b"x" * 100_000
+    assert (await box.exec(["echo", "x" * 10**6])).rc == 126
+    assert (await box.exec(["true"])).ok
