@@ -10,12 +10,15 @@
     await backend.close()
 
 - `make_backend(name, *, require=(), run_id="none") -> SandboxBackend` blocks some milliseconds;
-  raises `BackendUnavailable`.
+  raises `BackendUnavailable`. `auto` is docker where an engine has the base image, else bubblewrap.
 - `SandboxPool(backend, *, size, max_open, max_creating, max_deleting, max_memory_bytes,
   max_ready_s, acquire_timeout_s, clock)`; `acquire`, `acquire_many`, `release`, `lease`,
   `prewarm`, `metrics() -> PoolMetrics`, `aclose`. `release` returns at once and the box is deleted
   in the background; a box is never handed out twice.
 - `doctor(spec=None) -> tuple[BackendReport, ...]` is async.
+
+- A box also has `spawn` (background, with logs), `session` (a shell that stays) and `verifier`
+  (a fresh box to grade in); see `Sandbox`.
 
 Errors: `SandboxError` (`SandboxLost`, `BackendUnavailable`) is never the rollout's fault;
 `UnsafePath`, other `ValueError`s and `OSError`s (`FileNotFoundError` ...) are the caller's.

@@ -1,0 +1,211 @@
+"""An engine that misbehaves, on a unix socket: each fault is a typed error in time, no box stays.
+
+The engine here speaks just enough of the API to be believed; each test breaks one thing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from sandboxes import SandboxError, SandboxLost, SandboxSpec
+from sandboxes.boxd import frames
+from sandboxes.bundle import boot_bytes
+from sandboxes.engine.backend import DockerBackend
+from sandboxes.engine.connection import Address, Engine
+from sandboxes.wire import frame
+
+SPEC = SandboxSpec(image="some-image")
+
+
+class FakeEngine:
+    """Answers the requests that a box needs; `fault` names the one thing that goes wrong."""
+
+    def __init__(self) -> None:
+        self.fault = ""
+        self.containers: set[str] = set()
+        self.attached: asyncio.StreamWriter | None = None
+        self.requests: list[str] = []
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                method, target, _ = head.decode().split(" ", 2)
+                length = [
+                    line
+                    for line in head.split(b"\r\n")
+                    if line.lower().startswith(b"content-length")
+                ]
+                if length:
+                    await reader.readexactly(int(length[0].split(b":")[1]))
+                await self.answer(method, target, reader, writer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    async def answer(
+        self, method: str, target: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        path = re.sub(r"^/(v[\d.]+/)?", "", target.split("?")[0])
+        self.requests.append(f"{method} {path}")
+        match method, path.split("/"):
+            case _, ["version"] | ["info"]:
+                reply(writer, 200, {"ApiVersion": "1.41", "CgroupVersion": "2"})
+            case _, ["images", _, "json"]:
+                reply(writer, 200, {"Config": {"WorkingDir": ""}})
+            case _, ["containers", "create"]:
+                await self.create(target, writer)
+            case "GET", ["containers", "json"]:
+                reply(writer, 200, [])
+            case _, ["containers", _, "attach"]:
+                await self.attach(reader, writer)
+            case _, ["containers", _, "start"]:
+                if self.fault == "start refused":
+                    reply(writer, 500, {"message": "cannot start: no such thing"})
+                else:
+                    reply(writer, 204)
+            case "DELETE", ["containers", name]:
+                self.containers.discard(name)
+                reply(writer, 204)
+            case _:
+                reply(writer, 404, {"message": f"unexpected {method} {path}"})
+        await writer.drain()
+
+    async def create(self, target: str, writer: asyncio.StreamWriter) -> None:
+        if self.fault == "create refused":
+            reply(writer, 500, {"message": "the disk is full"})
+            return
+        if self.fault == "create is slow":
+            await asyncio.sleep(0.5)
+        name = target.split("name=")[1].split("&")[0]
+        self.containers.add(name)
+        reply(writer, 201, {"Id": name, "Warnings": []})
+
+    async def attach(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.attached = writer
+        if self.fault == "attach refused":
+            reply(writer, 404, {"message": "No such container"})
+            return
+        if self.fault == "attach hangs":
+            await reader.read()
+            return
+        writer.write(b"HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n")
+        await reader.readexactly(len(boot_bytes(same_python=False)))
+        if self.fault == "python dies":
+            writer.write(stderr(b"Fatal Python error"))
+            writer.close()
+            return
+        writer.write(stdout(frame(frames.READY, 0, bytes(4))))
+        while data := await reader.read(65536):
+            if self.fault == "half-closed":
+                writer.write(stdout(frame(frames.RESULT, 1, bytes(60))[:20]))
+                writer.close()
+                return
+            if self.fault == "garbage":
+                writer.write(stdout(b"\xff" * 64))
+            elif data[0] == frames.PING:
+                # A frame in pieces, each in an engine's frame of its own.
+                for byte in frame(frames.PONG, int.from_bytes(data[1:5], "big")):
+                    writer.write(stdout(bytes([byte])))
+
+
+def stdout(data: bytes) -> bytes:
+    return b"\1\0\0\0" + len(data).to_bytes(4, "big") + data
+
+
+def stderr(data: bytes) -> bytes:
+    return b"\2\0\0\0" + len(data).to_bytes(4, "big") + data
+
+
+def reply(writer: asyncio.StreamWriter, status: int, body: object = None) -> None:
+    data = b"" if body is None else json.dumps(body).encode()
+    head = f"HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+    writer.write(head.encode() + data)
+
+
+@pytest.fixture
+async def engine(tmp_path: Path) -> AsyncIterator[FakeEngine]:
+    fake = FakeEngine()
+    server = await asyncio.start_unix_server(fake.serve, tmp_path / "engine.sock")
+    yield fake
+    server.close()
+
+
+@pytest.fixture
+async def backend(engine: FakeEngine, tmp_path: Path) -> AsyncIterator[DockerBackend]:
+    address = Address(f"http+unix://{tmp_path}/engine.sock")
+    connection = await asyncio.to_thread(Engine, address)
+    backend = DockerBackend(run_id="test", engine=connection)
+    backend.start_timeout_s = 2
+    yield backend
+    await backend.close()
+
+
+async def test_frames_in_any_pieces_are_put_together(
+    engine: FakeEngine, backend: DockerBackend
+) -> None:
+    async with await backend.create(SPEC) as box:
+        assert await box.alive()
+    assert engine.containers == set()
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("create refused", "the disk is full"),
+        ("attach refused", "No such container"),
+        ("attach hangs", "no answer within 2 s"),
+        ("start refused", "no such thing"),
+        ("python dies", "Fatal Python error"),
+    ],
+)
+async def test_a_box_that_cannot_start_says_why_and_is_removed(
+    engine: FakeEngine, backend: DockerBackend, fault: str, reason: str
+) -> None:
+    engine.fault = fault
+    with pytest.raises(SandboxError, match=reason):
+        await asyncio.wait_for(backend.create(SPEC), 20)
+    assert engine.containers == set()
+    assert backend.boxes == {}
+
+
+@pytest.mark.parametrize("fault", ["half-closed", "garbage"])
+async def test_a_stream_that_breaks_is_a_lost_box_not_a_result(
+    engine: FakeEngine, backend: DockerBackend, fault: str
+) -> None:
+    box = await backend.create(SPEC)
+    engine.fault = fault
+    with pytest.raises(SandboxLost, match=box.sandbox_id):
+        await asyncio.wait_for(box.exec(["true"]), 20)
+    await box.close()
+    assert engine.containers == set()
+
+
+async def test_a_box_that_falls_silent_is_given_up_in_time(
+    engine: FakeEngine, backend: DockerBackend
+) -> None:
+    box = await backend.create(SPEC)
+    with pytest.raises(SandboxLost, match="did not answer"):
+        await asyncio.wait_for(box.exec(["true"], timeout_s=0.2), 20)
+    await box.close()
+    assert engine.containers == set()
+
+
+async def test_a_creation_that_succeeds_after_it_was_cancelled_is_undone(
+    engine: FakeEngine, backend: DockerBackend
+) -> None:
+    engine.fault = "create is slow"
+    creation = asyncio.create_task(backend.create(SPEC))
+    while "POST containers/create" not in engine.requests:  # noqa: ASYNC110  # no event there
+        await asyncio.sleep(0.01)
+    creation.cancel()
+    await asyncio.gather(creation, return_exceptions=True)
+    assert creation.cancelled()
+    assert engine.containers == set()
+    assert any(request.startswith("DELETE") for request in engine.requests)
