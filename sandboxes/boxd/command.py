@@ -109,9 +109,13 @@ class Command:
 
     def detach(self) -> None:
         """Nothing is left of the command, so its pipes hold all that is to come."""
-        for fd in list(self.captures):
+        pipes = list(self.captures)
+        for fd in pipes:
             while self.read_output(fd):
                 pass
+        if len(self.captures) < len(pipes):
+            return  # they ended: the supervisor was killed since, and its end is still to come
+        for fd in pipes:
             self.loop.unwatch(fd)
         self.loop.unwatch(self.supervisor.fds[STATUS_FD])
         self.captures.clear()

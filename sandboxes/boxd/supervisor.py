@@ -75,6 +75,8 @@ def supervise(fds: "dict[int, int]", request: "bytes | None") -> None:
             if todo is None:
                 return
             posix.fchdir(workdir)
+            for fd in (1, 2):  # the last command may have changed what they share
+                posix.set_blocking(fd, True)
             leader = 0
             try:
                 leader = spawn(*command_of(todo))

@@ -135,6 +135,13 @@ async def test_what_a_command_leaves_behind_does_not_meet_the_next(box: Sandbox)
         assert (after.rc, after.out, after.err) == (3, fresh.out, b"")
 
 
+async def test_pipes_that_a_command_changed_are_as_new_for_the_next(box: Sandbox) -> None:
+    for _ in range(3):
+        await box.exec(["python3", "-c", "import os; os.set_blocking(1, False)"])
+        result = await box.exec("dd if=/dev/zero bs=1M count=4 2>/dev/null")
+        assert (result.rc, result.out_bytes) == (0, 4 << 20)
+
+
 async def test_a_very_long_command_line(box: Sandbox) -> None:
     words = ["x" * 1000] * 100
     result = await box.exec(["printf", "%s", *words], max_output_bytes=200_000)
