@@ -26,14 +26,6 @@ Json = Any
 """A value that JSON can hold."""
 
 
-class Role(StrEnum):
-    """What a worker does now; it has exactly one role at a time."""
-
-    ROLLOUT = "rollout"
-    GENRM = "genrm"
-    TRAINING = "training"
-
-
 class StopReason(StrEnum):
     """Why a trajectory ended. Says nothing of its reward."""
 

@@ -10,6 +10,7 @@ import gc
 import logging
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,12 +21,6 @@ import ray
 import structlog
 
 log = structlog.get_logger(__name__)
-
-_QUIET: dict[str, Any] = {
-    "log_to_driver": False,
-    "logging_level": logging.ERROR,
-    "namespace": "agentrl",
-}
 
 MAX_SOCKET_PATH_BYTES = 107
 """Of a unix socket on Linux."""
@@ -44,7 +39,7 @@ def joined_cluster(address: str | None) -> Iterator[None]:
     # lives for one run, so tokens would guard nothing; a shared one keeps its own setting.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if address is not None:
-        ray.init(address=address, **_QUIET)
+        _init(address=address)
         try:
             yield
         finally:
@@ -52,7 +47,7 @@ def joined_cluster(address: str | None) -> Iterator[None]:
         return
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
     folder = _private_folder()
-    ray.init(address="local", include_dashboard=False, _temp_dir=str(folder), **_QUIET)
+    _init(address="local", include_dashboard=False, _temp_dir=str(folder))
     try:
         yield
     except BaseException:
@@ -63,6 +58,13 @@ def joined_cluster(address: str | None) -> Iterator[None]:
         gc.collect()
         ray.shutdown()
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _init(**options: Any) -> None:
+    """Quietly, and without Ray's handler of SIGTERM, which dumps stacks before it calls ours."""
+    handler = signal.getsignal(signal.SIGTERM)
+    ray.init(log_to_driver=False, logging_level=logging.ERROR, namespace="agentrl", **options)
+    signal.signal(signal.SIGTERM, handler)
 
 
 def _private_folder() -> Path:

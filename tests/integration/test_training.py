@@ -9,6 +9,10 @@ from typing import Any
 import pytest
 from training import SMALL, Training
 
+from agentrl.config.load import load_config
+from agentrl.runtime.session import make_scheduler
+from scheduler.replay import read_log, replay
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
@@ -35,6 +39,11 @@ def test_a_run_trains_and_leaves_a_whole_record(tmp_path: Path) -> None:
     assert all(line["train/logprob_diff_max"] < 1e-4 for line in steps)
     assert (training.run / "training" / "step-000003.safetensors").exists()
     assert "agentrl inspect show" in training.text
+    with (training.run / "events.jsonl").open("rb") as log:
+        scheduler = make_scheduler(load_config(training.folder / "run.yaml"))
+        report = replay(scheduler, read_log(log))
+    assert report.difference is None
+    assert report.num_decisions > 24
 
 
 def test_stopping_and_resuming_trains_on_the_same_tasks_as_one_run(tmp_path: Path) -> None:
