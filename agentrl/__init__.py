@@ -5,7 +5,7 @@ Importing this package loads neither torch nor ray.
 
 from agentrl.env import Env, ToolError, reward, seed_of, tool
 from agentrl.types import Message, Task, ToolCall, ToolResult, Turn
-from sandboxes.sandbox import ExecResult, Sandbox, SandboxError
+from sandboxes.sandbox import ExecResult, Sandbox, SandboxError, UnsafePath
 from sandboxes.spec import SandboxSpec
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "ToolError",
     "ToolResult",
     "Turn",
+    "UnsafePath",
     "reward",
     "seed_of",
     "tool",
