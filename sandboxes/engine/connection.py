@@ -84,7 +84,10 @@ class Engine:
         if client is None:
             tls = kwargs_from_env().get("tls") if self.address.tls else False
             client = APIClient(
-                base_url=self.address.url, version=self._version, timeout=CALL_TIMEOUT_S, tls=tls
+                base_url=self.address.url,
+                version=self._version,
+                timeout=CALL_TIMEOUT_S,
+                tls=tls,
             )
             self._local.client = client
         return client
@@ -95,12 +98,16 @@ class Engine:
         return await loop.run_in_executor(self._threads, self._call, what, request)
 
     def _call(self, what: str, request: Callable[[APIClient], T]) -> T:
+        client = self._client()
         try:
-            return request(self._client())
+            return request(client)
         except APIError:
             raise
         except (requests.RequestException, DockerException, OSError) as e:
             raise SandboxError(f"the engine gave no answer when asked to {what}: {e}") from e
+        finally:
+            # The SDK keeps a connection for each of the last paths asked, and each box is a path.
+            client.close()
 
     def has_image(self, name: str) -> bool:
         """Blocks."""
