@@ -36,6 +36,8 @@ class Span(NamedTuple):
     """How far a block's rows attend together, and the rows that attend further by themselves."""
 
     length: int
+    mask: Tensor
+    """[N, 1, G*Q, length], for the queries of all G heads that share a key/value head."""
     longer: list[tuple[int, int, int]]
     """Row, slot and length of each."""
 
@@ -51,7 +53,9 @@ class FastForward:
         self._decoder: Any = model.model
         self._head: Any = model.lm_head
         self._cache = cache
-        self._head_dim: int = self._decoder.layers[0].self_attn.head_dim
+        attention = self._decoder.layers[0].self_attn
+        self._head_dim: int = attention.head_dim
+        self._groups: int = attention.num_key_value_groups
         places = torch.arange(cache.context_tokens, device=cache.device)[None]
         cos, sin = self._decoder.rotary_emb(self._head.weight, places)
         self._cos = cos[0]
@@ -62,7 +66,7 @@ class FastForward:
     def __call__(self, block: Block) -> Tensor:
         decoder = self._decoder
         rotation = (self._cos[block.positions][:, None], self._sin[block.positions][:, None])
-        span = span_of(block)
+        span = span_of(block, groups=self._groups)
         hidden = F.embedding(block.ids.view(-1), decoder.embed_tokens.weight)  # [T, E]
         for index, layer in enumerate(decoder.layers):
             normed = _rms_norm(hidden, layer.input_layernorm)
@@ -95,11 +99,9 @@ class FastForward:
         key = _rotate(key.transpose(1, 2), *rotation)  # [N, K, Q, D]
         self._cache.store(index, block, key, value)
         # Query heads that share a key/value head become further queries of that head.
-        groups = query.shape[1] // key.shape[1]
-        query = query.reshape(num_rows, key.shape[1], groups * width, self._head_dim)
+        query = query.reshape(num_rows, key.shape[1], -1, self._head_dim)
         keys, values = self._cache.rows(index, block, span.length)
-        mask = block.mask[..., : span.length].repeat(1, 1, groups, 1)
-        attended = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
+        attended = F.scaled_dot_product_attention(query, keys, values, attn_mask=span.mask)
         for row, slot, length in span.longer:
             keys, values = self._cache.slot(index, slot, length)
             attended[row] = F.scaled_dot_product_attention(query[row : row + 1], keys, values)[0]
@@ -107,23 +109,19 @@ class FastForward:
         return attended.reshape(num_rows * width, -1)
 
 
-def span_of(block: Block) -> Span:
+def span_of(block: Block, *, groups: int) -> Span:
     """The cheapest split: a few long sequences must not make all others as long as they are."""
-    whole = Span(block.mask.shape[-1], [])
-    if block.ids.shape[1] > 1:
-        return whole
-    order = np.argsort(-block.lengths)[: _MAX_ALONE + 1]
-    longest = block.lengths[order]
-    alone = np.concatenate(([0], (longest + _ALONE_COST).cumsum()[:-1]))
-    split = int((len(block.lengths) * longest + alone).argmin())
-    if split == 0:
-        return whole
-    slots = block.slots.tolist()
-    rows = order[:split].tolist()
-    return Span(
-        min(round_up(int(longest[split])), whole.length),
-        [(row, slots[row], int(block.lengths[row])) for row in rows],
-    )
+    length, longer = block.mask.shape[-1], []
+    if block.ids.shape[1] == 1:
+        order = np.argsort(-block.lengths)[: _MAX_ALONE + 1]
+        longest = block.lengths[order]
+        alone = np.concatenate(([0], (longest + _ALONE_COST).cumsum()[:-1]))
+        split = int((len(block.lengths) * longest + alone).argmin())
+        length = min(round_up(int(longest[split])), length)
+        slots = block.slots.tolist()
+        longer = [(row, slots[row], int(block.lengths[row])) for row in order[:split].tolist()]
+    mask = block.mask[..., :length]
+    return Span(length, mask.repeat(1, 1, groups, 1) if groups > 1 else mask, longer)
 
 
 def _rms_norm(x: Tensor, norm: Any) -> Tensor:

@@ -200,6 +200,7 @@ def ratios(seconds: Seconds) -> dict[str, float]:
         "vs_generate_equal": ratio("generate", "equal"),
         "vs_generate_tail": ratio("generate", "tail"),
         "vs_continuous_batching": ratio("continuous", "tail"),
+        "vs_continuous_batching_equal": ratio("continuous", "equal"),
     }
 
 
