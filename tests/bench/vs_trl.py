@@ -11,7 +11,7 @@ tools, rewards, training, and whatever a side does between.
 
 - agentrl: `agentrl train` with the quickstart's configuration; steps are read from its run folder.
 - TRL: `trl_side/train.py` in an environment of its own (`.venv-trl`, made by this script), with
-  the faster one of 1 and 2 torch threads, found by trying both first.
+  whichever of 1 and 2 torch threads is faster, found by trying both first.
 
 The same on both sides: weights and float32, token ids of prompts, calls and results, tasks and
 their order, tasks x group in a batch, one optimizer step a batch, temperature, token limit of a
@@ -26,13 +26,14 @@ Not the same:
 - TRL calls the tools of a batch one after the other. What its API allows is done for it: boxes are
   made in the background while it samples, and deleted while it trains.
 - TRL's interface has no turn limit of a task. A tool result too long for the trajectory stands in
-  for it and is dropped by TRL: the trajectory ends there, as it does in agentrl.
+  for it and is dropped by TRL: the trajectory ends there, as it does in agentrl. (Calls are counted
+  for turns there; two calls in a turn hardly ever happen.)
 - TRL has one limit for sampled and tool tokens together; it is set to agentrl's context. A call in
   a turn that was cut at its limit runs in TRL and not in agentrl. Both hardly ever happen.
 - TRL computes and logs entropies; agentrl writes every trajectory with its tokens to the record.
-- TRL's transformers continuous batching was 10 times slower than its `generate` path here
-  (`--trl-generation continuous_batching` shows it), bfloat16 half as fast, gradient checkpointing
-  slower: so none of them is used.
+- Settings of TRL that were tried and are slower: transformers' continuous batching, by a factor of
+  10 and more (`--trl-generation continuous_batching` shows it), bfloat16, gradient checkpointing,
+  and training on the batch in one piece instead of 8 rows at a time.
 
 The last line is one JSON object; `trajectories_ratio` is the median over the rounds of agentrl's
 trajectories per second divided by TRL's.
@@ -42,6 +43,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import hashlib
 import json
 import os
 import statistics
@@ -60,6 +62,7 @@ from agentrl.config.sections import PathModel
 from agentrl.record.index import IndexRow
 from agentrl.record.jsonl import read_lines
 from agentrl.record.layout import RunLayout, newest_run_folder
+from agentrl.train.checkpoint_folders import is_complete
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RUNS = REPOSITORY / "runs" / "vs-trl"
@@ -75,8 +78,7 @@ def main() -> None:
     quickstart = load_config(REPOSITORY / "configs" / "quickstart.yaml")
     python = trl_python()
     config = comparable(quickstart, weights=learned_weights(quickstart, arguments.learned_steps))
-    settings = trl_settings(config, generation=arguments.trl_generation)
-    settings = fastest(python, settings)
+    settings = faster(python, trl_settings(config, generation=arguments.trl_generation))
 
     num_steps = WARM_STEPS + arguments.steps
     rounds = []
@@ -110,14 +112,15 @@ def stay_on_cores() -> None:
 
 def learned_weights(quickstart: RunConfig, learned_steps: int) -> Path:
     """The folder of a model that has had `learned_steps` steps of the quickstart; kept for later."""
-    name = f"learned-{learned_steps}"
-    checkpoint = RunLayout(RUNS / name).checkpoints / f"step-{learned_steps:06d}"
-    if not checkpoint.is_dir():
-        print(f"making the starting weights: warm-up and {learned_steps} step(s)", flush=True)
-        # a run has at least one step; the checkpoint before its first one is kept as well
-        config = with_steps(quickstart, max(1, learned_steps))
-        train(config.model_copy(update={"name": name}))
-    return checkpoint
+    # a run has at least one step; the checkpoint before its first one is kept as well
+    config = with_steps(quickstart, max(1, learned_steps))
+    digest = hashlib.sha256(dump_config(config).encode()).hexdigest()[:8]
+    name, checkpoint = f"learned-{learned_steps}-{digest}", f"checkpoints/step-{learned_steps:06d}"
+    for made in RUNS.glob(f"{name}*/{checkpoint}"):
+        if is_complete(made):
+            return made
+    print(f"making the starting weights: warm-up and {learned_steps} step(s)", flush=True)
+    return train(config.model_copy(update={"name": name})) / checkpoint
 
 
 def comparable(quickstart: RunConfig, *, weights: Path) -> RunConfig:
@@ -164,7 +167,7 @@ def trl_settings(config: RunConfig, *, generation: Generation) -> TrlSettings:
         clip_high=training.loss.clip_high,
         seed=config.seed,
         threads=1,
-        microbatch=training.groups_per_step * rollout.group_size,
+        microbatch=rollout.group_size,
         generation=generation,
     )
 
@@ -219,20 +222,15 @@ def trl_python() -> Path:
     return python
 
 
-def fastest(python: Path, settings: TrlSettings) -> TrlSettings:
-    """With the torch threads and training microbatch that are fastest here."""
+def faster(python: Path, settings: TrlSettings) -> TrlSettings:
+    """With the number of torch threads that is faster here."""
     tried = [
-        dataclasses.replace(settings, threads=threads, microbatch=rows, steps=WARM_STEPS + 2)
+        dataclasses.replace(settings, threads=threads, steps=WARM_STEPS + 2)
         for threads in range(1, NUM_CORES + 1)
-        for rows in (settings.batch, settings.group_size)
     ]
     rates = [rate(run_trl(python, candidate)) for candidate in tried]
     for candidate, trajectories_per_s in zip(tried, rates, strict=True):
-        print(
-            f"TRL with {candidate.threads} thread(s), {candidate.microbatch} rows a microbatch: "
-            f"{trajectories_per_s:.1f} trajectories/s",
-            flush=True,
-        )
+        print(f"TRL, {candidate.threads} thread(s): {trajectories_per_s:.1f} trajectories/s")
     return tried[rates.index(max(rates))]
 
 
