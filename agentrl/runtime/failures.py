@@ -36,3 +36,8 @@ class ProcessLost(RunFailed):
 
 class StopRequested(Exception):
     """Everything up to the last step is saved."""
+
+
+def in_short(error: BaseException) -> str:
+    """The first line: Ray goes on at length, with advice that does not fit a process of ours."""
+    return str(error).partition("\n")[0]

@@ -27,7 +27,7 @@ from agentrl.registry import EnvRef
 from agentrl.runtime.coordinator import Coordinator
 from agentrl.runtime.cores import cores_for
 from agentrl.runtime.display import WarmupProgress
-from agentrl.runtime.failures import ProcessLost
+from agentrl.runtime.failures import ProcessLost, in_short
 from agentrl.runtime.link import Actor
 from agentrl.runtime.parameters import ParameterStore
 from agentrl.runtime.progress import RunProgress
@@ -124,7 +124,7 @@ class Fleet:
                 async for progress in other:
                     await progress
         except RayActorError as error:
-            raise ProcessLost(f"a worker was lost during warm-up: {_in_short(error)}") from error
+            raise ProcessLost(f"a worker was lost during warm-up: {in_short(error)}") from error
 
     async def take_roles(self, step: int, *, checkpoint: Path | None, is_warm: bool) -> None:
         """The first worker trains, the others serve the weights of `step`."""
@@ -187,7 +187,7 @@ class Fleet:
         try:
             await lifeline
         except RayActorError as error:
-            raise ProcessLost(f"{name} was lost: {_in_short(error)}") from error
+            raise ProcessLost(f"{name} was lost: {in_short(error)}") from error
 
     async def _keep(self, seat: RolloutSeat) -> NoReturn:
         while True:
@@ -217,7 +217,7 @@ class Fleet:
         try:
             return list(await asyncio.gather(*work))
         except RayActorError as error:
-            raise ProcessLost(f"the training worker was lost: {_in_short(error)}") from error
+            raise ProcessLost(f"the training worker was lost: {in_short(error)}") from error
 
     async def _within_start(self, name: str, work: Awaitable[Result]) -> Result:
         timeout_s = self._config.runtime.start_timeout_s
@@ -229,11 +229,6 @@ class Fleet:
                 f"{name} did not start within {timeout_s:.0f} s (runtime.start_timeout_s); "
                 f"the cluster has {ray.cluster_resources()} and {ray.available_resources()} is free"
             ) from None
-
-
-def _in_short(error: RayActorError) -> str:
-    """Ray says the same at length, with advice that does not fit a process of ours."""
-    return str(error).partition("\n")[0]
 
 
 def _start_worker(config: RunConfig, store: Actor, core: int | None) -> Actor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import NoReturn
 
 import structlog
@@ -66,7 +67,9 @@ class RunnerPool:
         """Tell every runner where a worker's engine can be reached."""
         for runner in self._runners:
             if runner is not None:
-                await runner.connect.remote(worker_id, generation, url)
+                # one that dies in this moment is told of all engines when it is replaced
+                with suppress(RayActorError):
+                    await runner.connect.remote(worker_id, generation, url)
 
     async def close(self) -> None:
         """Close what still lives; a runner that is gone has nothing left to close."""

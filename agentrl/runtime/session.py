@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 import structlog
-from ray.exceptions import RayTaskError
+from ray.exceptions import RayActorError, RayTaskError
 
 from agentrl.config.dump import dump_config, masked
 from agentrl.config.run import RunConfig
@@ -29,7 +29,7 @@ from agentrl.rollout.groups import GroupBook
 from agentrl.runtime.cluster import joined_cluster
 from agentrl.runtime.collector import Collector
 from agentrl.runtime.display import Display, Summary, WarmupProgress
-from agentrl.runtime.failures import ProcessLost, StopRequested
+from agentrl.runtime.failures import ProcessLost, StopRequested, in_short
 from agentrl.runtime.fleet import Fleet, RolloutSeat, start_coordinator
 from agentrl.runtime.link import Actor, CoordinatorLink
 from agentrl.runtime.loop import TrainingLoop
@@ -80,7 +80,7 @@ async def train(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
-    """A launch that ended with a lost process."""
+    """A launch that ended with a lost process, wherever its loss was noticed first."""
 
     reason: str
     step: int
@@ -93,15 +93,16 @@ async def _launch(
         launch = Launch(config, layout, display, stop)
         try:
             return await launch.run()
-        except RayTaskError as error:
-            if isinstance(error.cause, ValueError):
+        except (ProcessLost, RayActorError, RayTaskError) as error:
+            cause = error.cause if isinstance(error, RayTaskError) else error
+            if isinstance(cause, ProcessLost | RayActorError):
+                # no handle of this cluster may outlive it: Ray crashes when one is let go later
+                traceback.clear_frames(error.__traceback__)
+                return Lost(reason=in_short(cause), step=launch.progress.step)
+            if isinstance(cause, ValueError):
                 # what a person can mend is told as plainly as if it had been found here
-                raise ValueError(str(error.cause)) from error
+                raise ValueError(str(cause)) from error
             raise
-        except ProcessLost as lost:
-            # no handle of this cluster may outlive it: Ray crashes when one is let go later
-            traceback.clear_frames(lost.__traceback__)
-            return Lost(reason=str(lost), step=launch.progress.step)
         finally:
             del launch
 
