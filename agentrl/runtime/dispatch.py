@@ -69,11 +69,9 @@ class CoordinatedDispatcher:
         self._waiting: dict[str, _Waiting] = {}
         self._generations: dict[str, int] = {}
 
-    def connect(self, worker_id: str, serving: Serving) -> Serving | None:
-        """Turns may be placed on this engine; returns the one it takes the place of."""
-        before = self._serving.get(worker_id)
+    def connect(self, worker_id: str, serving: Serving) -> None:
+        """Turns may be placed on this engine, in place of the worker's last one."""
         self._serving[worker_id] = serving
-        return before
 
     def on_decision(self, decision: Decision) -> None:
         match decision:

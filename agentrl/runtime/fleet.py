@@ -21,7 +21,6 @@ import structlog
 from ray.exceptions import RayActorError
 
 from agentrl.config.run import RunConfig
-from agentrl.engine.engine import EngineStats
 from agentrl.record.layout import RunLayout
 from agentrl.registry import EnvRef
 from agentrl.runtime.coordinator import Coordinator
@@ -160,12 +159,6 @@ class Fleet:
 
     async def checkpoint(self, progress: RunProgress) -> None:
         await self._of_trainer(self._trainer.checkpoint.remote(progress, self._layout.checkpoints))
-
-    async def engine_stats(self) -> list[EngineStats]:
-        stats = await asyncio.gather(
-            *(seat.actor.engine_stats.remote() for seat in self._rollouts), return_exceptions=True
-        )
-        return [each for each in stats if isinstance(each, EngineStats)]
 
     async def close(self) -> None:
         """Let engines and the log end well; processes themselves end with the cluster."""

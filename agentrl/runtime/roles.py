@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from agentrl.chat.format import ChatFormat
 from agentrl.chat.make import make_chat
 from agentrl.config.run import RunConfig
-from agentrl.engine.engine import EngineStats, WeightUpdate
+from agentrl.engine.engine import WeightUpdate
 from agentrl.engine.remote import EngineServer
 from agentrl.engine.torch_engine import TorchEngine
 from agentrl.env import Env
@@ -72,9 +72,6 @@ class RolloutContext:
 
     async def load(self, version: int, weights: WeightUpdate) -> None:
         await self._engine.load_weights(version, weights, keep_cache=self._keep_cache)
-
-    async def stats(self) -> EngineStats:
-        return await self._engine.stats()
 
     async def close(self) -> None:
         await self._server.close()

@@ -17,7 +17,6 @@ import ray
 import torch
 
 from agentrl.config.run import RunConfig
-from agentrl.engine.engine import EngineStats
 from agentrl.runtime.cores import stay_on
 from agentrl.runtime.display import WarmupProgress
 from agentrl.runtime.link import Actor
@@ -104,9 +103,6 @@ class Worker:
         """Swap to these weights, by the run's policy for running turns."""
         _, weights = await self._pull(version)
         await self._rollout.load(version, weights)
-
-    async def engine_stats(self) -> EngineStats:
-        return await self._rollout.stats()
 
     async def _pull(self, version: int | None) -> tuple[int, dict[str, Any]]:
         published = await self._store.pull.remote(version)
