@@ -32,13 +32,14 @@ class StockForward:
         self._cache_argument = "cache" if "cache" in names else "past_key_values"
 
     def __call__(self, block: Block) -> Tensor:
+        span = self._cache.span(block)
         output = self._model(
             input_ids=block.ids,
-            attention_mask=block.mask,
+            attention_mask=self._cache.mask(block, span),
             position_ids=block.positions,
             use_cache=True,
             logits_to_keep=1,
-            **{self._cache_argument: _BlockCache(self._cache, block)},
+            **{self._cache_argument: _BlockCache(self._cache, block, span)},
         )
         logits: Tensor = output.logits[:, -1]
         return logits
@@ -47,16 +48,17 @@ class StockForward:
 class _BlockCache(Cache):
     """What the model's attention layers see of the slots during one pass."""
 
-    def __init__(self, cache: KVCache, block: Block) -> None:
+    def __init__(self, cache: KVCache, block: Block, span: int) -> None:
         super().__init__(layers=[])
         self._slots = cache
         self._block = block
+        self._span = span
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
         self._slots.store(layer_idx, self._block, key_states, value_states)
-        return self._slots.rows(layer_idx, self._block, self._block.mask.shape[-1])
+        return self._slots.rows(layer_idx, self._block, self._span)
 
 
 def check_supported(model: PreTrainedModel, context_tokens: int) -> None:

@@ -40,20 +40,25 @@ class Block:
 
     ids: Tensor
     """[N, Q]"""
-    positions: Tensor
+    places: NDArray[np.int64]
     """[N, Q] place of each id in its context; 0 for padding."""
+    positions: Tensor
+    """The same on the device."""
     writes: Tensor
     """[N, Q] place in the slot where keys and values go; the spare one for padding."""
     slots: Tensor
     """[N]"""
     is_dense: bool
     """`slots` is 0, 1, ... N-1, some of them idle."""
-    mask: Tensor
-    """[N, 1, Q, L] added to attention scores; minus a lot where an id may not look."""
     rows: Tensor
     """The row of each piece of work, in the order given."""
-    lengths: NDArray[np.int64]
-    """[N] how many positions each row's last id attends to, its own included."""
+    is_fresh: bool
+    """Every row starts its context, so that the block's own keys and values are all there are."""
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """[N] how many positions each row's last id attends to, its own included."""
+        return self.places[:, -1] + 1
 
 
 class KVCache:
@@ -88,17 +93,34 @@ class KVCache:
             place = before + np.repeat(starts, sizes)
         ids[row, column] = [i for chunk in chunks for i in chunk]
         positions[row, column] = writes[row, column] = place
-        lengths = positions[:, -1] + 1
         return Block(
             ids=self._tensor(ids),
+            places=positions,
             positions=self._tensor(positions),
             writes=self._tensor(writes),
             slots=self._tensor(slots),
             is_dense=is_dense,
-            mask=self._mask(positions, longest=int(lengths.max())),
             rows=self._tensor(rows),
-            lengths=lengths,
+            is_fresh=width > 1 and not any(starts),
         )
+
+    def span(self, block: Block) -> int:
+        """Positions that every row of the block fits in, in a size that recurs."""
+        return min(round_up(int(block.lengths.max())), self.context_tokens)
+
+    def mask(self, block: Block, length: int) -> Tensor:
+        """[N, 1, Q, length] added to scores: minus a lot at places that come after the id's own."""
+        return self._mask(np.arange(length) > block.places[:, None, :, None])
+
+    def fresh_mask(self, block: Block) -> Tensor:
+        """[N, 1, Q, Q] over the ids of a fresh block itself: those after each id, and padding.
+
+        Padding looks at itself, because a softmax over nothing would not be finite.
+        """
+        width = block.ids.shape[1]
+        seen, seeing = np.arange(width), np.arange(width)[:, None]
+        is_padding = seen < width - block.lengths[:, None, None, None]
+        return self._mask((seen > seeing) | (is_padding & (seen < seeing)))
 
     def store(self, layer: int, block: Block, keys: Tensor, values: Tensor) -> None:
         """Put the block's `keys` and `values`, [N, H, Q, D], where they belong."""
@@ -123,11 +145,9 @@ class KVCache:
     def _tensor(self, array: NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(array).to(self.device)
 
-    def _mask(self, positions: NDArray[np.int64], *, longest: int) -> Tensor:
-        span = np.arange(min(round_up(longest), self.context_tokens))
-        is_ahead = torch.from_numpy(span > positions[:, None, :, None]).to(self.device)
-        mask = torch.zeros(is_ahead.shape, dtype=self.dtype, device=self.device)
-        return mask.masked_fill_(is_ahead, torch.finfo(self.dtype).min)
+    def _mask(self, is_hidden: NDArray[np.bool_]) -> Tensor:
+        hidden = torch.from_numpy(is_hidden).to(self.device)
+        return hidden.to(self.dtype).mul_(torch.finfo(self.dtype).min)
 
     def _allocate(self, like: Tensor) -> Tensor:
         shape = (self.num_slots, like.shape[1], self.context_tokens + 1, like.shape[3])

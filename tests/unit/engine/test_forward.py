@@ -113,7 +113,7 @@ def test_a_few_long_rows_are_attended_to_by_themselves(stride: int) -> None:
                 forward(cache.block([Work(slot, 0, prompts(length, seed=slot)[0])]))
             block = cache.block(work)
             logits.append(forward(block)[block.rows].log_softmax(-1))
-    span = span_of(block, groups=1)
+    span = span_of(block, caches[1].span(block))
     assert [(slot, length) for _, slot, length in span.longer] == [
         (5 * stride, 900),
         (7 * stride, 500),

@@ -12,22 +12,33 @@ def cache() -> KVCache:
 
 
 def test_rows_are_aligned_right_and_padding_goes_to_the_spare_position() -> None:
-    block = cache().block([Work(6, 10, [1, 2, 3]), Work(2, 0, [9])])
+    slots = cache()
+    block = slots.block([Work(6, 10, [1, 2, 3]), Work(2, 0, [9])])
     assert block.ids.tolist() == [[1, 2, 3], [0, 0, 9]]
     assert block.positions.tolist() == [[10, 11, 12], [0, 0, 0]]
     assert block.writes.tolist() == [[10, 11, 12], [SPARE, SPARE, 0]]
     assert block.slots.tolist() == [6, 2]
     assert block.rows.tolist() == [0, 1]
     assert not block.is_dense
-    assert block.mask.shape == (2, 1, 3, 16)
-    visible = (block.mask == 0).sum(-1)[:, 0]
-    assert visible.tolist() == [[11, 12, 13], [1, 1, 1]]
+    assert not block.is_fresh
+    mask = slots.mask(block, slots.span(block))
+    assert mask.shape == (2, 1, 3, 16)
+    assert (mask == 0).sum(-1)[:, 0].tolist() == [[11, 12, 13], [1, 1, 1]]
+
+
+def test_a_fresh_block_looks_at_itself_and_padding_only_at_padding() -> None:
+    slots = cache()
+    block = slots.block([Work(6, 0, [1, 2, 3]), Work(2, 0, [8, 9])])
+    assert block.is_fresh
+    visible = slots.fresh_mask(block)[:, 0] == 0
+    assert visible[0].tolist() == [[True, False, False], [True, True, False], [True, True, True]]
+    assert visible[1].tolist() == [[True, False, False], [False, True, False], [False, True, True]]
 
 
 def test_attention_spans_the_longest_row_rounded_up_but_never_the_spare_position() -> None:
-    assert cache().block([Work(0, 15, [1])]).mask.shape[-1] == 16
-    assert cache().block([Work(0, 16, [1])]).mask.shape[-1] == 32
-    assert cache().block([Work(0, 33, [1])]).mask.shape[-1] == 40
+    slots = cache()
+    spans = [slots.span(slots.block([Work(0, start, [1])])) for start in (15, 16, 33)]
+    assert spans == [16, 32, 40]
 
 
 def test_single_ids_of_neighbouring_slots_make_a_dense_block() -> None:
