@@ -1,10 +1,12 @@
 #!/bin/sh
-# Builds the base image of boxes: docker/build-base.sh [TAG]     (TAG: agentrl-base)
-# From base.Dockerfile where its registry answers; else the same root file system is made from this
-# machine's own Debian package sources with mmdebstrap (needs root) and imported.
+# Builds the base image of boxes: docker/build-base.sh [TAG [auto|dockerfile|packages]]
+# TAG is agentrl-base. From base.Dockerfile where its registry answers; else (auto), or only
+# (packages), the same root file system is made from this machine's own Debian package sources with
+# mmdebstrap (needs root) and imported.
 set -eu
 
 TAG=${1:-agentrl-base}
+HOW=${2:-auto}
 HERE=$(cd "$(dirname "$0")" && pwd)
 PACKAGES=git,procps,python3
 BUILD_S=600
@@ -17,6 +19,10 @@ from_dockerfile() {
 }
 
 from_packages() {
+    if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+        echo "building from packages needs root on a Debian machine; else make a registry reachable" >&2
+        exit 1
+    fi
     if ! command -v mmdebstrap >/dev/null; then
         DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends mmdebstrap
     fi
@@ -32,10 +38,23 @@ from_packages() {
         -c 'CMD ["/bin/sh"]' "$folder/root.tar" "$TAG"
 }
 
-if from_dockerfile; then
-    echo "built $TAG from base.Dockerfile"
-else
+case $HOW in
+auto | dockerfile | packages) ;;
+*)
+    echo "build from what? got '$HOW', wanted auto, dockerfile or packages" >&2
+    exit 2
+    ;;
+esac
+if [ "$HOW" != packages ]; then
+    if from_dockerfile; then
+        echo "built $TAG from base.Dockerfile"
+        exit 0
+    fi
+    if [ "$HOW" = dockerfile ]; then
+        echo "base.Dockerfile could not be built; where no registry answers, build from packages" >&2
+        exit 1
+    fi
     echo "no registry answers; building $TAG from Debian packages"
-    from_packages
-    echo "built $TAG from Debian packages"
 fi
+from_packages
+echo "built $TAG from Debian packages"

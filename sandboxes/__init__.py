@@ -15,7 +15,9 @@
   max_ready_s, acquire_timeout_s, clock)`; `acquire`, `acquire_many`, `release`, `lease`,
   `prewarm`, `metrics() -> PoolMetrics`, `aclose`. `release` returns at once and the box is deleted
   in the background; a box is never handed out twice.
-- `doctor(spec=None) -> tuple[BackendReport, ...]` is async.
+- `doctor(spec=None) -> tuple[BackendReport, ...]` is async, and so are `take_inventory()` and
+  `collect()`, which list the boxes of this machine and remove those of dead owners, and
+  `build_base(tag, recipe)`, which builds the base image.
 
 - A box also has `spawn` (background, with logs), `session` (a shell that stays) and `verifier`
   (a fresh box to grade in); see `Sandbox`.
@@ -25,7 +27,9 @@ Errors: `SandboxError` (`SandboxLost`, `BackendUnavailable`) is never the rollou
 """
 
 from sandboxes.backends import BackendName, Limit, make_backend
+from sandboxes.base_image import BaseRecipe, build_base
 from sandboxes.doctor import BackendReport, doctor
+from sandboxes.inventory import FoundBox, Inventory, collect, take_inventory
 from sandboxes.pool import PoolMetrics, SandboxPool
 from sandboxes.sandbox import (
     BackendUnavailable,
@@ -44,9 +48,12 @@ __all__ = [
     "BackendName",
     "BackendReport",
     "BackendUnavailable",
+    "BaseRecipe",
     "Capabilities",
     "ExecResult",
     "ExecUsage",
+    "FoundBox",
+    "Inventory",
     "Limit",
     "PoolMetrics",
     "Sandbox",
@@ -56,6 +63,9 @@ __all__ = [
     "SandboxPool",
     "SandboxSpec",
     "UnsafePath",
+    "build_base",
+    "collect",
     "doctor",
     "make_backend",
+    "take_inventory",
 ]

@@ -19,7 +19,7 @@ from pathlib import Path
 from sandboxes.ownership import local_name_may_live, this_process
 from sandboxes.spec import SandboxSpec
 
-_PREFIX = "agentrl-"
+PREFIX = "agentrl-"
 _ROOT = Path("/sys/fs/cgroup")
 _CPU_PERIOD_US = 100_000
 _OOM_FILES = ("memory.events", "memory.oom_control")
@@ -88,7 +88,7 @@ class Cgroups:
         folders: dict[Path, None] = {}
         try:
             for controller, parent in self.parents.items():
-                folder = parent / (_PREFIX + name)
+                folder = parent / (PREFIX + name)
                 folder.mkdir(exist_ok=folder in folders)
                 folders[folder] = None
                 for file, value in self._settings(controller, spec):
@@ -124,8 +124,8 @@ class Cgroups:
     def sweep(self) -> None:
         """Remove the groups of workers that are gone."""
         for parent in set(self.parents.values()):
-            for folder in parent.glob(_PREFIX + "*"):
-                if not local_name_may_live(folder.name.removeprefix(_PREFIX)):
+            for folder in parent.glob(PREFIX + "*"):
+                if not local_name_may_live(folder.name.removeprefix(PREFIX)):
                     BoxCgroup(folders=(folder,)).remove()
 
 
@@ -159,7 +159,7 @@ def _has_swap_control(parent: Path) -> bool:
 
 
 def _can_make(parent: Path) -> bool:
-    probe = parent / f"{_PREFIX}{this_process().local_name}-{secrets.token_hex(4)}"
+    probe = parent / f"{PREFIX}{this_process().local_name}-{secrets.token_hex(4)}"
     try:
         probe.mkdir()
         probe.rmdir()

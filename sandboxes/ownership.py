@@ -1,6 +1,8 @@
 """Who owns a box: enough to tell, later and from elsewhere, whether its owner still lives.
 
 A pid alone is no identity, it is used again; with the host, the boot and the start time it is one.
+Containers may share their host's name and have pids of their own, so the pid namespace is part of
+the host.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import Self
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
     host: str
+    """Its name and the pid namespace, so that pids mean the same in both of two equal ones."""
     boot: str
     pid: int
     started: int
@@ -34,12 +37,16 @@ class Owner:
         host, boot, pid, started = text.rsplit(":", 3)
         return cls(host=host, boot=boot, pid=int(pid), started=int(started))
 
+    @property
+    def is_here(self) -> bool:
+        """Whether it would be seen from here if it lived."""
+        return self.host == this_process().host
+
     def may_live(self) -> bool:
         """False only when it is certain that the process is gone; other hosts cannot be judged."""
-        here = this_process()
-        if self.host != here.host:
+        if not self.is_here:
             return True
-        return self.boot == here.boot and _start_time(self.pid) == self.started
+        return self.boot == this_process().boot and _start_time(self.pid) == self.started
 
 
 def this_process() -> Owner:
@@ -47,17 +54,25 @@ def this_process() -> Owner:
 
 
 def local_name_may_live(name: str) -> bool:
-    """The same for a thing called `<pid>-<started>-...`, made since this host's last boot."""
-    pid, started, *_ = name.split("-")
+    """The same for a thing called `<pid>-<started>-...`, made since this host's last boot.
+
+    What is called otherwise is not of our making, and is left alone.
+    """
+    pid, _, rest = name.partition("-")
+    started = rest.partition("-")[0]
+    if not (pid.isdecimal() and started.isdecimal()):
+        return True
     return _start_time(int(pid)) == int(started)
 
 
 @functools.lru_cache(maxsize=1)
 def _owner_of(pid: int) -> Owner:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    namespace = os.stat("/proc/self/ns/pid").st_ino
     started = _start_time(pid)
     assert started is not None
-    return Owner(host=socket.gethostname(), boot=boot, pid=pid, started=started)
+    host = f"{socket.gethostname()}/{namespace}"
+    return Owner(host=host, boot=boot, pid=pid, started=started)
 
 
 def _start_time(pid: int) -> int | None:

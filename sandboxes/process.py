@@ -21,13 +21,13 @@ from sandboxes.ownership import local_name_may_live
 from sandboxes.sandbox import Capabilities
 from sandboxes.spec import SandboxSpec
 
-_PREFIX = "agentrl-box-"
+PREFIX = "agentrl-box-"
 
 
 class ProcessBox(LocalBox):
     @property
     def _workdir(self) -> Path:
-        return Path(tempfile.gettempdir(), _PREFIX + self.box_id)
+        return Path(tempfile.gettempdir(), PREFIX + self.box_id)
 
     def popen(self, stream: socket.socket) -> subprocess.Popen[bytes]:
         self._workdir.mkdir(mode=0o700)
@@ -71,8 +71,8 @@ class ProcessBackend(LocalBackend):
     def __init__(self) -> None:
         """Removes the folders of workers that were killed."""
         super().__init__()
-        for folder in Path(tempfile.gettempdir()).glob(_PREFIX + "*"):
-            if not local_name_may_live(folder.name.removeprefix(_PREFIX)):
+        for folder in Path(tempfile.gettempdir()).glob(PREFIX + "*"):
+            if not local_name_may_live(folder.name.removeprefix(PREFIX)):
                 shutil.rmtree(folder, ignore_errors=True)
 
     def new_host(self, spec: SandboxSpec) -> ProcessBox:

@@ -6,15 +6,13 @@ import asyncio
 import logging
 import secrets
 import time
-from typing import Any
-
-from docker.api import APIClient
 
 from sandboxes.box import StreamSandbox
 from sandboxes.engine.connection import Engine, find_engine
-from sandboxes.engine.container import LABEL, ContainerBox, remove
+from sandboxes.engine.container import ContainerBox
 from sandboxes.engine.images import Images
-from sandboxes.ownership import Owner, this_process
+from sandboxes.engine.reaper import EngineBox, remove_boxes
+from sandboxes.ownership import this_process
 from sandboxes.sandbox import BackendUnavailable, Capabilities, SandboxError
 from sandboxes.spec import SandboxSpec
 from sandboxes.stream_backend import StreamBackend
@@ -82,28 +80,12 @@ class DockerBackend(StreamBackend):
 
     async def reap(self) -> list[str]:
         """Remove boxes of dead owners, boxes past their lease, and those we gave up on."""
+        return [box.name for box in await remove_boxes(self.engine, self._is_unwanted)]
 
-        def request(client: APIClient) -> list[dict[str, Any]]:
-            found: list[dict[str, Any]] = client.containers(all=True, filters={"label": LABEL})
-            return found
-
-        removed = []
-        for container in await self.engine.call("list boxes", request):
-            name = container["Names"][0].lstrip("/")
-            if self._is_forsaken(name, container["Labels"]):
-                await remove(self.engine, container["Id"])
-                removed.append(name)
-        if removed:
-            log.info("removed boxes without an owner boxes=%s", removed)
-        return removed
-
-    def _is_forsaken(self, name: str, labels: dict[str, str]) -> bool:
-        if labels.get(f"{LABEL}.backend") == self.backend_id:
-            return name not in self.boxes
-        owner = Owner.parse(labels[f"{LABEL}.owner"])
-        if owner == this_process():
-            return False
-        return not owner.may_live() or time.time() > int(labels[f"{LABEL}.lease"])
+    def _is_unwanted(self, box: EngineBox) -> bool:
+        if box.backend_id == self.backend_id:
+            return box.name not in self.boxes
+        return box.owner != this_process() and box.is_forsaken(time.time())
 
     async def close(self) -> None:
         if self._reaper is not None:

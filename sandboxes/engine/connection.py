@@ -35,6 +35,10 @@ _NUM_THREADS = 8
 T = TypeVar("T")
 
 
+class EngineMissing(BackendUnavailable):
+    """No engine was named, and none is installed."""
+
+
 class Address(NamedTuple):
     """`unix:///path`, `http://host:port` or `https://host:port`."""
 
@@ -130,8 +134,11 @@ def find_engine() -> Engine:
             return Engine(address)
         kind, text = problem
         reasons.setdefault(kind, text)
-    reason = reasons.get("forbidden") or reasons.get("stopped") or reasons["missing"]
-    raise BackendUnavailable(reason)
+    if reason := reasons.get("forbidden") or reasons.get("stopped"):
+        raise BackendUnavailable(reason)
+    if os.environ.get("DOCKER_HOST"):
+        raise BackendUnavailable(reasons["missing"])
+    raise EngineMissing(reasons["missing"])
 
 
 def _addresses() -> Iterator[Address]:

@@ -73,9 +73,11 @@ async def test_only_boxes_of_the_dead_are_swept_up(engine_backend: DockerBackend
     leases = dict.fromkeys(owners, "9999999999") | {"expired": "1"}
     owners["expired"] = owners["elsewhere"]
 
+    owners["unreadable"] = "somebody"
+
     def plant(client: APIClient) -> None:
         for name, owner in owners.items():
-            labels = {LABEL: "1", f"{LABEL}.owner": owner, f"{LABEL}.lease": leases[name]}
+            labels = {LABEL: "1", f"{LABEL}.owner": owner, f"{LABEL}.lease": leases.get(name, "")}
             client.create_container(SPEC.image, "true", name=f"planted-{name}", labels=labels)
 
     try:

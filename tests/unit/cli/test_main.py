@@ -23,6 +23,9 @@ COMMANDS = (
     ["env", "demo"],
     ["inspect", "show"],
     ["sandbox", "doctor"],
+    ["sandbox", "list"],
+    ["sandbox", "gc"],
+    ["sandbox", "build"],
 )
 
 

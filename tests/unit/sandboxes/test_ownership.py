@@ -25,10 +25,17 @@ def test_an_owner_survives_its_text() -> None:
         ({"pid": 2**22 + 1}, False),
         ({"boot": "another"}, False),
         ({"host": "elsewhere", "pid": 1, "started": 1}, True),  # cannot be judged from here
+        # a container called like this host, with pids of its own
+        ({"host": f"{this_process().host.rpartition('/')[0]}/1", "pid": 2**22 + 1}, True),
     ],
 )
 def test_who_may_still_live(change: dict[str, int | str], may_live: bool) -> None:
     assert replace(this_process(), **change).may_live() is may_live  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["", "x", "1", "box-1", "12-x-3"])
+def test_names_that_are_not_ours_are_left_alone(name: str) -> None:
+    assert local_name_may_live(name)
 
 
 def test_a_process_that_ended_is_gone() -> None:
