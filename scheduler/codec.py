@@ -56,6 +56,8 @@ def _plain(value: Any) -> Any:
         return value
     if isinstance(value, StrEnum):
         return value.value
+    if isinstance(value, frozenset):
+        return sorted(value)
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     return _plain_fields(value) if is_dataclass(value) else value
@@ -83,6 +85,8 @@ def _decoder(hint: Any) -> Callable[[Any], Any]:
     if get_origin(hint) is tuple:
         item = _decoder(get_args(hint)[0])
         return lambda value: tuple(item(each) for each in value)
+    if get_origin(hint) is frozenset:
+        return frozenset
     if is_dataclass(hint):
         assert isinstance(hint, type)
         nested = hint

@@ -18,6 +18,11 @@ The contract with a driver
 - `WorkerLost`, or `WorkerReady` with a higher generation, answers `Requeue` for each turn that was
   running there; the runner keeps the tokens and sends `TurnReady` with a higher generation. Should
   the turn's end already be on its way, `TurnFinished` of the old generation still counts.
+- A GenRM request is `Submitted(role=GENRM)`, then one `TurnReady`, `TurnFinished`, `Finished`.
+- `BatchReady` is answered, then or later, by one `StartStep`, when its training workers are there.
+- `Shift` and `HandoffOrder` are carried out and reported (scheduler.decisions says how); `Requeue`
+  with reason `shift` is the same to a runner as one after a loss. Deadlines of handoffs are acted on
+  with `Tick`, so a driver whose workers shift must send it.
 - `Cut` gives an attempt up, under admission policies that over-sample; it is answered by `Failed`.
 - Late events (older generation, ended trajectory, left worker) change nothing.
 """
@@ -30,14 +35,19 @@ from typing import assert_never
 
 from scheduler.decisions import Admit, Cut, Decision, Place, Requeue, RequeueReason
 from scheduler.events import (
+    BatchReady,
     Event,
     Failed,
     Finished,
     GroupAccepted,
     GroupRejected,
+    HandoffFailed,
+    HandoffStage,
     PlaceRejected,
+    PreemptionNotice,
     Progress,
     Published,
+    Role,
     RunStarted,
     StepEnded,
     StepStarted,
@@ -52,11 +62,20 @@ from scheduler.events import (
     WorkerReady,
 )
 from scheduler.fleet import Fleet, Key
+from scheduler.handoff import HandoffBook
 from scheduler.jobs import Jobs, RunEvent
-from scheduler.policies import AdmissionPolicy, Observer, RoutePolicy
-from scheduler.trajectories import Group, Trajectory
+from scheduler.policies import AdmissionPolicy, Observer, RoutePolicy, ShiftPolicy
+from scheduler.routing.least_load import LeastLoad
+from scheduler.shifting.static import Static
+from scheduler.shifts import Shifts
+from scheduler.steps import Steps
+from scheduler.trajectories import Group, Trajectory, demands_of
 from scheduler.views import Phase, TrajectoryView
 from scheduler.waiting import WaitingLanes
+
+_FleetEvent = WorkerReady | WorkerLost | WeightsLoaded | PreemptionNotice
+_PLANNED_AFTER = (Tick, BatchReady, StepEnded, Published, WorkerReady, WorkerLost, PreemptionNotice)
+_STEPS_AFTER = (*_PLANNED_AFTER, HandoffStage, HandoffFailed)
 
 
 class Scheduler:
@@ -68,14 +87,28 @@ class Scheduler:
         routing: RoutePolicy,
         admission: AdmissionPolicy,
         observers: Sequence[Observer] = (),
+        genrm_routing: RoutePolicy | None = None,
+        shifting: ShiftPolicy | None = None,
+        handoffs: HandoffBook | None = None,
+        training_sizes: Sequence[int] = (),
     ) -> None:
-        self._routing = routing
+        """`observers` are told of rollout alone. `training_sizes`: numbers of workers that can
+        train together; empty: any. Without `shifting` workers keep their roles."""
+        self._routing = {Role.ROLLOUT: routing, Role.GENRM: genrm_routing or LeastLoad()}
         self._observers = tuple(observers)
         self._jobs = Jobs(admission)
         self._fleet = Fleet()
         self._trajectories: dict[Key, Trajectory] = {}
-        self._groups: dict[tuple[str, str], Group] = {}
-        """By job and group id, while an attempt is open."""
+        self._groups: dict[tuple[str, Role, str], Group] = {}
+        """By job, role and group id, while an attempt is open."""
+        self._steps = Steps(training_sizes)
+        self._shifts = Shifts(
+            policy=shifting or Static(),
+            fleet=self._fleet,
+            turns=self,
+            steps=self._steps,
+            book=handoffs or HandoffBook(),
+        )
         self._waiting = WaitingLanes()
         self._tried = (0, 0)
         """Changes of the fleet and of the lanes after which placement was tried last; an end of an
@@ -89,6 +122,10 @@ class Scheduler:
         assert event.t >= self._last_t, f"time {event.t} after {self._last_t}"
         self._last_seq, self._last_t = event.seq, event.t
         decisions = self._update(event)
+        if isinstance(event, _PLANNED_AFTER):
+            decisions += self._plan(event.t)
+        if isinstance(event, _STEPS_AFTER):
+            decisions += self._start_steps(event.t)
         decisions += self._place_waiting(event.t)
         return tuple(decisions)
 
@@ -111,8 +148,16 @@ class Scheduler:
         match event:
             case RunStarted() | Published() | GroupAccepted() | GroupRejected():
                 return self._update_run(event)
-            case WorkerReady() | WorkerLost() | WeightsLoaded():
+            case BatchReady() | StepStarted() | StepEnded():
+                self._steps.update(event)
+            case WorkerReady() | WorkerLost() | WeightsLoaded() | PreemptionNotice():
                 return self._update_fleet(event)
+            case HandoffStage():
+                return self._shifts.stage_done(event)
+            case HandoffFailed():
+                return self._shifts.stage_failed(event)
+            case Tick():
+                return self._shifts.tick(event.t)
             case Submitted():
                 self._submit(event)
             case (
@@ -126,14 +171,20 @@ class Scheduler:
                 | Failed()
             ):
                 self._update_trajectory(event)
-            case Tick() | StepStarted() | StepEnded():
-                pass
             case _:
                 assert_never(event)
         return []
 
     def _update_run(self, event: RunEvent) -> list[Decision]:
         self._jobs.update(event)
+        match event:
+            case RunStarted():
+                self._steps.update(event)
+                self._shifts.published(event.job, event.version)
+            case Published():
+                self._shifts.published(event.job, event.version)
+            case _:
+                pass
         if self._jobs.wants_cut(event.job):
             return self._cut(event.t, event.job)
         num_groups = self._jobs.admit(event.job)
@@ -143,31 +194,57 @@ class Scheduler:
         return [
             Cut(t=t, job=name, trajectory_id=trajectory_id, generation=trajectory.generation)
             for (job, trajectory_id), trajectory in self._trajectories.items()
-            if job == name and not trajectory.submitted.is_eval
+            if job == name
+            and not trajectory.submitted.is_eval
+            and trajectory.submitted.role is Role.ROLLOUT
         ]
 
-    def _update_fleet(self, event: WorkerReady | WorkerLost | WeightsLoaded) -> list[Decision]:
+    def _update_fleet(self, event: _FleetEvent) -> list[Decision]:
         match event:
             case WorkerReady():
-                orphans = self._fleet.ready(event)
+                return self._shifts.ready(event)
             case WorkerLost():
-                orphans = self._fleet.lost(event.worker_id, event.generation)
+                return self._shifts.lost(event)
+            case PreemptionNotice():
+                return self._shifts.notice(event)
             case WeightsLoaded():
                 self._fleet.weights_loaded(event.worker_id, event.generation, event.version)
-                orphans = []
-        return [self._requeue(event.t, self._trajectories[key]) for key in orphans]
+                return []
 
-    def _requeue(self, t: float, trajectory: Trajectory) -> Requeue:
+    def view_of(self, key: Key) -> TrajectoryView:
+        return self._trajectories[key].view()
+
+    def requeue(self, t: float, key: Key, reason: RequeueReason) -> Requeue:
+        """A turn has lost its slot; its runner is to ask again."""
+        trajectory = self._trajectories[key]
         trajectory.lost_worker()
-        job, trajectory_id = trajectory.key
+        job, trajectory_id = key
         return Requeue(
             t=t,
             job=job,
             trajectory_id=trajectory_id,
             generation=trajectory.generation,
             turn=trajectory.turn,
-            reason=RequeueReason.WORKER_LOST,
+            reason=reason,
         )
+
+    # ------------------------------------------------------------------------- roles and steps
+
+    def _plan(self, t: float) -> list[Decision]:
+        trainings = self._steps.views(self._jobs.counters())
+        demands = demands_of(self._trajectories.values())
+        return self._shifts.plan(self._shifts.view(t, demands, trainings))
+
+    def _start_steps(self, t: float) -> list[Decision]:
+        decisions: list[Decision] = []
+        for job in self._steps.waiting():
+            if self._shifts.is_coming(job, Role.TRAINING):
+                continue
+            workers = [worker.worker_id for worker in self._fleet.serving(Role.TRAINING, job)]
+            start = self._steps.start(t, job, workers)
+            if start is not None:
+                decisions.append(start)
+        return decisions
 
     # --------------------------------------------------------------------------- trajectories
 
@@ -178,7 +255,7 @@ class Scheduler:
             if event.generation <= known.generation:
                 return
             self._end(known, is_complete=False)
-        group = self._groups.setdefault((event.job, event.group_id), Group())
+        group = self._groups.setdefault((event.job, event.role, event.group_id), Group())
         trajectory = self._trajectories[key] = Trajectory.from_submitted(event, group)
         group.open[event.trajectory_id] = trajectory
 
@@ -207,7 +284,7 @@ class Scheduler:
                 assert trajectory.phase in (Phase.DECODING, Phase.LOST), "no turn was running"
                 self._fleet.free(trajectory.key)
                 trajectory.turn_finished(event)
-                for observer in self._observers:
+                for observer in self._observers_of(trajectory):
                     observer.turn_finished(trajectory.view())
             case ToolReturned():
                 trajectory.tool_returned(event)
@@ -227,7 +304,7 @@ class Scheduler:
         )
         self._fleet.free(trajectory.key)
         trajectory.turn_ready(event)
-        for observer in self._observers:
+        for observer in self._observers_of(trajectory):
             observer.turn_ready(trajectory.view())
         self._enqueue(trajectory)
 
@@ -240,9 +317,14 @@ class Scheduler:
 
     def _enqueue(self, trajectory: Trajectory) -> None:
         view = trajectory.view()
-        workers = self._fleet.serving_rollout(view.job)
-        lane = self._routing.lane(view, workers)
-        self._waiting.push(trajectory, lane, self._routing.order(view))
+        routing = self._routing[view.role]
+        lane = routing.lane(view, self._fleet.serving(view.role, view.job))
+        if view.role is not Role.ROLLOUT:
+            lane = f"{view.role} {lane}"
+        self._waiting.push(trajectory, lane, routing.order(view))
+
+    def _observers_of(self, trajectory: Trajectory) -> tuple[Observer, ...]:
+        return self._observers if trajectory.submitted.role is Role.ROLLOUT else ()
 
     def _end(self, trajectory: Trajectory, *, is_complete: bool) -> None:
         self._fleet.free(trajectory.key)
@@ -252,8 +334,9 @@ class Scheduler:
         group = trajectory.group
         del group.open[trajectory.submitted.trajectory_id]
         if not group.open:
-            del self._groups[trajectory.submitted.job, trajectory.submitted.group_id]
-        for observer in self._observers:
+            submitted = trajectory.submitted
+            del self._groups[submitted.job, submitted.role, submitted.group_id]
+        for observer in self._observers_of(trajectory):
             observer.ended(trajectory.view(), is_complete=is_complete)
 
     def _tell_siblings(self, ended: Trajectory, tokens: int) -> None:
@@ -281,12 +364,14 @@ class Scheduler:
 
     def _place(self, t: float, trajectory: Trajectory) -> Place | None:
         job, trajectory_id = trajectory.key
-        worker = self._routing.choose(trajectory.view(), self._fleet.serving_rollout(job))
+        role = trajectory.submitted.role
+        workers = self._fleet.serving(role, job)
+        worker = self._routing[role].choose(trajectory.view(), workers)
         if worker is None:
             return None
         self._fleet.take(trajectory.key, worker, trajectory.context_tokens)
         trajectory.placed(worker)
-        for observer in self._observers:
+        for observer in self._observers_of(trajectory):
             observer.placed(trajectory.view())
         return Place(
             t=t,

@@ -2,7 +2,7 @@
 
 A decision names the generations it was based on. The driver compares them with what it knows when
 it applies the decision; where they differ it does nothing and reports that as an event
-(`PlaceRejected`). `t` is the time of the event that made the decision possible, so a decision is a
+(`PlaceRejected`, `HandoffFailed`). `t` is the time of the event that made the decision possible, so a decision is a
 function of the log alone.
 """
 
@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+
+from scheduler.events import Role, Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +40,8 @@ class Place(DecisionBase):
 
 class RequeueReason(StrEnum):
     WORKER_LOST = "worker_lost"
+    SHIFT = "shift"
+    """Its worker is to serve something else, or will be taken away."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,4 +68,112 @@ class Cut(DecisionBase):
     generation: int
 
 
-Decision = Admit | Cut | Place | Requeue
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartStep(DecisionBase):
+    """Do the optimizer step that `BatchReady` told of, with these workers; none other takes part.
+
+    They stay training workers until `StepEnded`.
+    """
+
+    step: int
+    workers: tuple[str, ...]
+
+
+# --------------------------------------------------------------------------------- shifting roles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Duty:
+    """What a worker serves, and with which accelerators; with none it serves nothing."""
+
+    role: Role
+    bucket: str = "default"
+    accelerators: frozenset[str]
+    job: str = "main"
+
+
+class Outcome(StrEnum):
+    """Of a handoff."""
+
+    COMPLETED = "completed"
+    ROLLED_BACK = "rolled_back"
+    RESTARTED = "restarted"
+    RETIRED = "retired"
+    """Neither the new accelerators nor the old ones were to be had; it serves nothing."""
+    LOST = "lost"
+    """The worker died."""
+    UNKNOWN = "unknown"
+    """A restart did not answer; the lease is kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shift(DecisionBase):
+    """A worker is out of service from now on and will serve `target`; orders follow.
+
+    A driver whose worker is not of `worker_generation` any more answers `HandoffFailed` with the
+    new `generation` and stage QUIESCE; otherwise the worker carries the new one from now on.
+    """
+
+    worker_id: str
+    worker_generation: int
+    generation: int
+    source: Duty
+    target: Duty
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelShift(DecisionBase):
+    """The reason for a shift is gone. What can still be done about it follows as `HandoffEnded`
+    (rolled back), as orders with the old duty, or, later, as a `Shift` the other way."""
+
+    worker_id: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandoffOrder(DecisionBase):
+    """Carry out a stage and report it with the same generation, by `HandoffStage`,
+    `HandoffFailed` or, for WARM and RESTART, `WorkerReady`."""
+
+    worker_id: str
+    generation: int
+    stage: Stage
+    duty: Duty
+    """What it will serve."""
+    version: int
+    """Newest weights, for LOAD."""
+    deadline_t: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandoffEnded(DecisionBase):
+    """A handoff is over. After a roll back the worker is to report ready for its old duty, with
+    this generation; after the other outcomes nothing is asked of it."""
+
+    worker_id: str
+    generation: int
+    outcome: Outcome
+    duty: Duty
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evict(DecisionBase):
+    """A worker that will be taken away serves no new turn; those not requeued may end there."""
+
+    worker_id: str
+    generation: int
+    deadline_t: float
+
+
+Decision = (
+    Admit
+    | Cut
+    | Place
+    | Requeue
+    | StartStep
+    | Shift
+    | CancelShift
+    | HandoffOrder
+    | HandoffEnded
+    | Evict
+)

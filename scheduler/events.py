@@ -20,8 +20,18 @@ Life of a trajectory, as its runner reports it:
       TurnReady -> ...
     Finished | Failed            from any point; whatever it held is free again
 
+A GenRM request is an attempt of one turn with `role=GENRM`: the same events, served by other
+workers, and not counted by admission.
+
 Life of a run: `RunStarted` once; each group that was admitted ends with exactly one of
-`GroupAccepted` and `GroupRejected`; `Published` after each optimizer step.
+`GroupAccepted` and `GroupRejected`; `Published` after each optimizer step. A driver whose training
+workers come and go says `BatchReady` and waits for the decision `StartStep`; one with fixed
+trainers just steps.
+
+Life of a worker:
+
+    WorkerReady -> (decisions Shift, HandoffOrder) -> HandoffStage* -> WorkerReady (new generation)
+    WorkerLost                   from any point, with or without a `PreemptionNotice`
 """
 
 from __future__ import annotations
@@ -36,6 +46,20 @@ class Role(StrEnum):
     ROLLOUT = "rollout"
     GENRM = "genrm"
     TRAINING = "training"
+
+
+class Stage(StrEnum):
+    """Of a handoff (scheduler.handoff)."""
+
+    QUIESCE = "quiesce"
+    """Unpin what is inside tools, abort or finish what decodes."""
+    RELEASE = "release"
+    """Give up memory and accelerators. From here on there is no way back."""
+    ACQUIRE = "acquire"
+    LOAD = "load"
+    WARM = "warm"
+    RESTART = "restart"
+    """Kill the process and start it in its new role."""
 
 
 class ToolStatus(StrEnum):
@@ -96,6 +120,18 @@ class GroupRejected(EventBase):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BatchReady(EventBase):
+    """Enough groups wait for optimizer step `step`; answered, then or later, by one `StartStep`.
+
+    Said again for the same step when the step was lost and must be done over.
+    """
+
+    step: int
+    tokens: int = 0
+    """To train on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepStarted(EventBase):
     step: int
 
@@ -131,6 +167,8 @@ class Submitted(TrajectoryEvent):
     prompt_tokens: int = 0
     is_eval: bool = False
     """Evaluation is placed like training, and is not counted by admission."""
+    role: Role = Role.ROLLOUT
+    """Which workers serve it: `genrm` for a request to the reward model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +261,11 @@ class WorkerEvent(EventBase):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReady(WorkerEvent):
-    """A worker serves `role` from now on. A higher generation replaces the older one."""
+    """A worker serves `role` from now on. A higher generation replaces the older one.
+
+    With the generation of an open handoff it also says that WARM, or RESTART, is carried out. A
+    training worker takes part from the next `StartStep` on.
+    """
 
     role: Role
     bucket: str = "default"
@@ -234,6 +276,8 @@ class WorkerReady(WorkerEvent):
     kv_tokens: int | None = None
     """Tokens whose keys and values fit; None: as many as its slots ask for."""
     policy_version: int = 0
+    accelerators: tuple[str, ...] = ()
+    """Those it owns; empty: one of its own, which no other worker can ever get."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,7 +289,33 @@ class WeightsLoaded(WorkerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLost(WorkerEvent):
-    """A worker is gone, or leaves service; its caches are gone too."""
+    """A worker is gone, or leaves service; its caches and its accelerators are gone too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreemptionNotice(WorkerEvent):
+    """The machine below a worker will be taken away. Should it stay, `WorkerReady` comes again."""
+
+    deadline_s: float
+    """From now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandoffStage(WorkerEvent):
+    """A `HandoffOrder` is carried out. WARM and RESTART are reported by `WorkerReady` instead."""
+
+    stage: Stage
+    version: int = 0
+    """What LOAD has loaded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandoffFailed(WorkerEvent):
+    """A `Shift` or a `HandoffOrder` was not carried out: the worker could not, or is another one
+    by now. Taken like a deadline that has passed."""
+
+    stage: Stage
+    reason: str = ""
 
 
 Event = (
@@ -253,6 +323,7 @@ Event = (
     | RunStarted
     | GroupAccepted
     | GroupRejected
+    | BatchReady
     | StepStarted
     | StepEnded
     | Published
@@ -268,4 +339,7 @@ Event = (
     | WorkerReady
     | WeightsLoaded
     | WorkerLost
+    | PreemptionNotice
+    | HandoffStage
+    | HandoffFailed
 )

@@ -15,15 +15,19 @@ from scheduler.views import WorkerView
 Key = tuple[str, str]
 """A trajectory: its job and its id."""
 
+_Side = tuple[Role, str]
+"""Workers of one role and job."""
+
 
 @dataclass(slots=True)
 class _Worker:
     ready: WorkerReady
+    since_t: float
     policy_version: int
     running: dict[Key, int] = field(default_factory=dict)
     """Context tokens by turn in a slot."""
-    is_suspect: bool = False
-    """A placement was rejected: nothing goes here until it reports ready again."""
+    is_closed: bool = False
+    """It is leaving, or rejected a placement: nothing goes here until it reports ready again."""
     view: WorkerView | None = None
 
     def snapshot(self) -> WorkerView:
@@ -51,9 +55,9 @@ class Fleet:
     def __init__(self) -> None:
         self._workers: dict[str, _Worker] = {}
         self._holders: dict[Key, str] = {}
-        self._serving: dict[str, list[_Worker]] = {}
-        self._listings: dict[str, tuple[WorkerView, ...]] = {}
-        """By job: remade when any of its workers changed."""
+        self._serving: dict[_Side, list[_Worker]] = {}
+        self._listings: dict[_Side, tuple[WorkerView, ...]] = {}
+        """Remade when any of their workers changed."""
         self.num_changes = 0
         """Rises with everything that a placement could depend on."""
 
@@ -63,13 +67,17 @@ class Fleet:
         if known is not None and known.ready.generation >= event.generation:
             return []
         orphans = self._remove(event.worker_id) if known is not None else []
-        self._workers[event.worker_id] = _Worker(event, event.policy_version)
+        self._workers[event.worker_id] = _Worker(event, event.t, event.policy_version)
         self._members_changed()
         return orphans
 
     def lost(self, worker_id: str, generation: int) -> list[Key]:
-        """Take a worker out of service; returns the turns that were running on it."""
+        """A worker is gone; returns the turns that were running on it."""
         return self._remove(worker_id) if self._is_current(worker_id, generation) else []
+
+    def generation(self, worker_id: str) -> int | None:
+        known = self._workers.get(worker_id)
+        return None if known is None else known.ready.generation
 
     def weights_loaded(self, worker_id: str, generation: int, version: int) -> None:
         if self._is_current(worker_id, generation):
@@ -79,8 +87,33 @@ class Fleet:
     def suspect(self, worker_id: str, generation: int) -> None:
         """Place nothing on this generation of the worker any more."""
         if self._is_current(worker_id, generation):
-            self._workers[worker_id].is_suspect = True
+            self.close(worker_id)
+
+    def close(self, worker_id: str) -> None:
+        """Place nothing on a worker any more; what runs there goes on."""
+        if worker_id in self._workers:
+            self._workers[worker_id].is_closed = True
             self._members_changed()
+
+    def running(self, worker_id: str) -> list[Key]:
+        """The turns that hold a slot there."""
+        known = self._workers.get(worker_id)
+        return [] if known is None else list(known.running)
+
+    def release(self, worker_id: str) -> list[Key]:
+        """Take a worker out of service; returns the turns that were still running on it."""
+        return self._remove(worker_id) if worker_id in self._workers else []
+
+    def view(self, worker_id: str) -> WorkerView:
+        return self._workers[worker_id].snapshot()
+
+    def members(self) -> list[tuple[WorkerView, float]]:
+        """Workers in service and since when, whatever they serve."""
+        return [
+            (worker.snapshot(), worker.since_t)
+            for worker in self._workers.values()
+            if not worker.is_closed
+        ]
 
     def take(self, key: Key, worker: WorkerView, context_tokens: int) -> None:
         assert key not in self._holders, f"{key} holds a slot on {self._holders[key]} already"
@@ -96,25 +129,24 @@ class Fleet:
             del self._workers[worker_id].running[key]
             self._changed(worker_id)
 
-    def serving_rollout(self, job: str) -> tuple[WorkerView, ...]:
-        """All workers that decode for this job and can be given turns, full ones too."""
-        listing = self._listings.get(job)
+    def serving(self, role: Role, job: str) -> tuple[WorkerView, ...]:
+        """All workers of this role and job that can be given work, full ones too."""
+        side = (role, job)
+        listing = self._listings.get(side)
         if listing is None:
-            serving = self._serving.get(job)
+            serving = self._serving.get(side)
             if serving is None:
-                serving = self._serving[job] = self._find_serving(job)
-            listing = self._listings[job] = tuple(
+                serving = self._serving[side] = self._find_serving(side)
+            listing = self._listings[side] = tuple(
                 [worker.view or worker.snapshot() for worker in serving]
             )
         return listing
 
-    def _find_serving(self, job: str) -> list[_Worker]:
+    def _find_serving(self, side: _Side) -> list[_Worker]:
         return [
             worker
             for worker in self._workers.values()
-            if worker.ready.role is Role.ROLLOUT
-            and worker.ready.job == job
-            and not worker.is_suspect
+            if (worker.ready.role, worker.ready.job) == side and not worker.is_closed
         ]
 
     @property
@@ -141,4 +173,4 @@ class Fleet:
         worker = self._workers[worker_id]
         worker.view = None
         self.num_changes += 1
-        self._listings.pop(worker.ready.job, None)
+        self._listings.pop((worker.ready.role, worker.ready.job), None)

@@ -13,82 +13,25 @@ A restart that does not answer leaves the outcome unknown: the handoff is over, 
 its lease, and nobody else gets the accelerators until `worker_lost` says that it is dead. So every
 handoff ends within the sum of its deadlines, and an accelerator never has two owners.
 
-The book decides; a driver carries out its orders and reports back.
+A worker that will be taken away (`evict`) keeps what it owns until it is lost: its accelerators go
+with it. The book decides; a driver carries out its orders and reports back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass, field, replace
 from math import inf
 
-from scheduler.events import Role
+from scheduler.decisions import Duty, HandoffEnded, HandoffOrder, Outcome, Shift
+from scheduler.events import Role, Stage
 from scheduler.leases import Accelerator, Leases
-
-
-class Stage(StrEnum):
-    QUIESCE = "quiesce"
-    """Unpin what is inside tools, abort or finish what decodes."""
-    RELEASE = "release"
-    """Give up memory and accelerators. From here on there is no way back."""
-    ACQUIRE = "acquire"
-    LOAD = "load"
-    WARM = "warm"
-    RESTART = "restart"
-    """Kill the process and start it in its new role."""
-
-
-class Outcome(StrEnum):
-    COMPLETED = "completed"
-    ROLLED_BACK = "rolled_back"
-    RESTARTED = "restarted"
-    RETIRED = "retired"
-    """Neither the new accelerators nor the old ones were to be had; it serves nothing."""
-    LOST = "lost"
-    """The worker died."""
-    UNKNOWN = "unknown"
-    """A restart did not answer; the lease is kept."""
-
 
 _LEAVING = (Stage.QUIESCE, Stage.RELEASE)
 """In these stages a worker still owns what others may already claim."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Duty:
-    """What a worker serves, and with which accelerators."""
-
-    role: Role
-    bucket: str = "default"
-    accelerators: frozenset[Accelerator]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """The driver is to carry out a stage and report it with the same generation."""
-
-    worker_id: str
-    generation: int
-    stage: Stage
-    duty: Duty
-    """What it will serve."""
-    version: int
-    """Newest weights, for LOAD."""
-    deadline_t: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """A handoff is over; unless lost or unknown, the worker may report ready with `generation`."""
-
-    worker_id: str
-    generation: int
-    outcome: Outcome
-    duty: Duty
-
-
-Answer = Order | Ended
+Answer = Shift | HandoffOrder | HandoffEnded
 
 DEADLINES_S: Mapping[Stage, float] = {
     Stage.QUIESCE: 60.0,
@@ -107,12 +50,24 @@ class _Handoff:
     generation: int
     origin: Duty
     target: Duty
+    began_t: float
     stage: Stage
     deadline_t: float
     is_ordered: bool = True
     """False: ACQUIRE waits for others to release."""
     returns: bool = False
     """Cancelled too late: hand back as soon as it serves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenShift:
+    """A worker on its way from one duty to another."""
+
+    worker_id: str
+    source: Duty
+    target: Duty
+    stage: Stage
+    began_t: float
 
 
 @dataclass(slots=True)
@@ -131,25 +86,76 @@ class HandoffBook:
     leases: Leases = field(default_factory=Leases)
     _workers: dict[str, _Worker] = field(default_factory=dict)
     _open: dict[str, _Handoff] = field(default_factory=dict)
-    _newest: int = 0
+    _departing: set[str] = field(default_factory=set)
+    """Workers that will be taken away, or do not answer; nothing begins with them any more."""
+    _newest: dict[str, int] = field(default_factory=dict)
+    """Version of the newest weights, by job."""
 
     def join(self, worker_id: str, generation: int, duty: Duty) -> None:
         """A worker serves: at start, or again after it was lost."""
+        assert worker_id not in self._open, f"{worker_id} joins in the middle of a handoff"
+        self._departing.discard(worker_id)
+        self.leases.release(worker_id)
         self.leases.take(worker_id, duty.accelerators)
         self._workers[worker_id] = _Worker(generation, duty)
 
-    def generation(self, worker_id: str) -> int:
-        return self._workers[worker_id].generation
+    def evict(self, worker_id: str) -> None:
+        """Nothing begins with this worker until it joins again; it keeps its accelerators."""
+        self._departing.add(worker_id)
+
+    def is_departing(self, worker_id: str) -> bool:
+        return worker_id in self._departing
+
+    def generation(self, worker_id: str) -> int | None:
+        """None: not known, or not any more."""
+        worker = self._workers.get(worker_id)
+        return None if worker is None else worker.generation
+
+    def stage(self, worker_id: str) -> Stage | None:
+        """Of its open handoff."""
+        handoff = self._open.get(worker_id)
+        return None if handoff is None else handoff.stage
+
+    def duty(self, worker_id: str) -> Duty:
+        """What it serves, or is on its way to serve."""
+        handoff = self._open.get(worker_id)
+        if handoff is None:
+            return self._workers[worker_id].duty
+        return handoff.origin if handoff.returns else handoff.target
 
     def is_serving(self, worker_id: str) -> bool:
-        return worker_id in self._workers and worker_id not in self._open
+        is_free = worker_id not in self._open and worker_id not in self._departing
+        return is_free and worker_id in self._workers
+
+    def open_shifts(self) -> tuple[OpenShift, ...]:
+        return tuple(
+            OpenShift(
+                worker_id=name,
+                source=handoff.origin,
+                target=self.duty(name),
+                stage=handoff.stage,
+                began_t=handoff.began_t,
+            )
+            for name, handoff in self._open.items()
+        )
+
+    def spares(self) -> dict[str, Duty]:
+        """Retired workers, and what they served last; they can be given accelerators again."""
+        return {
+            name: worker.duty
+            for name, worker in self._workers.items()
+            if not worker.duty.accelerators and self.is_serving(name)
+        }
+
+    def _version_of(self, duty: Duty) -> int:
+        return 0 if duty.role is Role.GENRM else self._newest.get(duty.job, 0)
 
     @property
     def num_open(self) -> int:
         return len(self._open)
 
-    def published(self, version: int) -> None:
-        self._newest = version
+    def published(self, job: str, version: int) -> None:
+        self._newest[job] = version
 
     def refusal(self, moves: Mapping[str, Duty]) -> str | None:
         """Why these moves cannot begin together now; None when they can."""
@@ -179,10 +185,10 @@ class HandoffBook:
             worker.generation += 1
             self.leases.claim(worker_id, target.accelerators)
             handoff = _Handoff(
-                worker_id, worker.generation, worker.duty, target, Stage.QUIESCE, inf
+                worker_id, worker.generation, worker.duty, target, t, Stage.QUIESCE, inf
             )
             self._open[worker_id] = handoff
-            answers.append(self._order(t, handoff, Stage.QUIESCE))
+            answers += [self._shift(t, handoff), self._order(t, handoff, Stage.QUIESCE)]
         return answers
 
     def done(
@@ -200,11 +206,11 @@ class HandoffBook:
                 return self._released(t, handoff)
             case Stage.ACQUIRE:
                 return [self._order(t, handoff, Stage.LOAD)]
-            case Stage.LOAD if version < self._newest - self.max_version_lag:
+            case Stage.LOAD if version < self._version_of(handoff.target) - self.max_version_lag:
                 deadline_t = handoff.deadline_t
                 order = self._order(t, handoff, Stage.LOAD)
                 handoff.deadline_t = deadline_t
-                return [_due(order, deadline_t)]
+                return [replace(order, deadline_t=deadline_t)]
             case Stage.LOAD:
                 return [self._order(t, handoff, Stage.WARM)]
             case Stage.WARM:
@@ -218,13 +224,9 @@ class HandoffBook:
         if handoff is None:
             return []
         if handoff.stage is Stage.QUIESCE:
-            return self._roll_back(handoff)
+            return self._roll_back(t, handoff)
         if handoff.stage in (Stage.RELEASE, Stage.ACQUIRE) and self._may_keep_slots(handoff):
-            handoff.target = Duty(
-                role=handoff.origin.role,
-                bucket=handoff.origin.bucket,
-                accelerators=handoff.target.accelerators,
-            )
+            handoff.target = replace(handoff.origin, accelerators=handoff.target.accelerators)
         else:
             handoff.returns = True
         return []
@@ -240,33 +242,47 @@ class HandoffBook:
     def worker_lost(self, t: float, worker_id: str) -> list[Answer]:
         """A worker is known to be dead: its accelerators are free for those that wait for them."""
         handoff = self._open.pop(worker_id, None)
-        worker = self._workers.pop(worker_id, None)
+        self._workers.pop(worker_id, None)
+        self._departing.discard(worker_id)
         self.leases.release(worker_id)
         self.leases.unclaim(worker_id)
         answers: list[Answer] = []
-        if handoff is not None and worker is not None:
-            answers.append(
-                Ended(
-                    worker_id=worker_id,
-                    generation=worker.generation,
-                    outcome=Outcome.LOST,
-                    duty=handoff.target,
-                )
-            )
+        if handoff is not None:
+            answers.append(self._ended(t, handoff, Outcome.LOST))
         return answers + self._acquire_what_is_free(t)
+
+    def failed(self, t: float, worker_id: str, generation: int, stage: Stage) -> list[Answer]:
+        """A stage was not carried out: like its deadline, only sooner."""
+        handoff = self._open.get(worker_id)
+        if handoff is None or handoff.generation != generation or handoff.stage is not stage:
+            return []
+        return self._expire(t, handoff)
 
     # -------------------------------------------------------------------------------- stages
 
-    def _order(self, t: float, handoff: _Handoff, stage: Stage) -> Order:
+    def _shift(self, t: float, handoff: _Handoff) -> Shift:
+        return Shift(
+            t=t,
+            job=handoff.target.job,
+            worker_id=handoff.worker_id,
+            worker_generation=handoff.generation - 1,
+            generation=handoff.generation,
+            source=handoff.origin,
+            target=handoff.target,
+        )
+
+    def _order(self, t: float, handoff: _Handoff, stage: Stage) -> HandoffOrder:
         handoff.stage = stage
         handoff.deadline_t = t + self.deadlines_s[stage]
         handoff.is_ordered = True
-        return Order(
+        return HandoffOrder(
+            t=t,
+            job=handoff.target.job,
             worker_id=handoff.worker_id,
             generation=handoff.generation,
             stage=stage,
             duty=handoff.target,
-            version=self._newest,
+            version=self._version_of(handoff.target),
             deadline_t=handoff.deadline_t,
         )
 
@@ -289,7 +305,7 @@ class HandoffBook:
                 deadline_t = handoff.deadline_t
                 order = self._order(t, handoff, Stage.ACQUIRE)
                 handoff.deadline_t = deadline_t
-                answers.append(_due(order, deadline_t))
+                answers.append(replace(order, deadline_t=deadline_t))
         return answers
 
     def _take(self, handoff: _Handoff) -> bool:
@@ -306,29 +322,29 @@ class HandoffBook:
         del self._open[handoff.worker_id]
         self.leases.unclaim(handoff.worker_id)
         self._workers[handoff.worker_id].duty = handoff.target
-        answers: list[Answer] = [self._ended(handoff, outcome)]
+        answers: list[Answer] = [self._ended(t, handoff, outcome)]
         back = {handoff.worker_id: handoff.origin}
         if handoff.returns and self.refusal(back) is None:
             answers += self.begin(t, back)
         return answers
 
-    def _roll_back(self, handoff: _Handoff) -> list[Answer]:
+    def _roll_back(self, t: float, handoff: _Handoff) -> list[Answer]:
         handoff.target = handoff.origin
         self.leases.unclaim(handoff.worker_id)
         del self._open[handoff.worker_id]
         self._workers[handoff.worker_id].generation += 1
         handoff.generation += 1
-        return [self._ended(handoff, Outcome.ROLLED_BACK)]
+        return [self._ended(t, handoff, Outcome.ROLLED_BACK)]
 
     def _expire(self, t: float, handoff: _Handoff) -> list[Answer]:
         match handoff.stage:
             case Stage.QUIESCE:
-                return self._roll_back(handoff)
+                return self._roll_back(t, handoff)
             case Stage.RESTART:
                 del self._open[handoff.worker_id]
-                del self._workers[handoff.worker_id]
+                self._departing.add(handoff.worker_id)
                 self.leases.unclaim(handoff.worker_id)
-                return [self._ended(handoff, Outcome.UNKNOWN)]
+                return [self._ended(t, handoff, Outcome.UNKNOWN)]
             case Stage.ACQUIRE if not handoff.is_ordered:
                 return self._give_up_waiting(t, handoff)
             case _:
@@ -340,9 +356,7 @@ class HandoffBook:
         handoff.generation += 1
         self.leases.unclaim(handoff.worker_id)
         owned = self.leases.held_by(handoff.worker_id)
-        handoff.target = Duty(
-            role=handoff.target.role, bucket=handoff.target.bucket, accelerators=owned
-        )
+        handoff.target = replace(handoff.target, accelerators=owned)
         return [self._order(t, handoff, Stage.RESTART)]
 
     def _give_up_waiting(self, t: float, handoff: _Handoff) -> list[Answer]:
@@ -351,27 +365,15 @@ class HandoffBook:
         handoff.target = handoff.origin
         if self._take(handoff):
             return self._restart(t, handoff)
-        handoff.target = Duty(
-            role=handoff.origin.role, bucket=handoff.origin.bucket, accelerators=frozenset()
-        )
+        handoff.target = replace(handoff.origin, accelerators=frozenset())
         return self._serve(t, handoff, Outcome.RETIRED)
 
-    def _ended(self, handoff: _Handoff, outcome: Outcome) -> Ended:
-        return Ended(
+    def _ended(self, t: float, handoff: _Handoff, outcome: Outcome) -> HandoffEnded:
+        return HandoffEnded(
+            t=t,
+            job=handoff.target.job,
             worker_id=handoff.worker_id,
             generation=handoff.generation,
             outcome=outcome,
             duty=handoff.target,
         )
-
-
-def _due(order: Order, deadline_t: float) -> Order:
-    """The order with an earlier deadline: waiting and repeating do not extend a stage."""
-    return Order(
-        worker_id=order.worker_id,
-        generation=order.generation,
-        stage=order.stage,
-        duty=order.duty,
-        version=order.version,
-        deadline_t=deadline_t,
-    )

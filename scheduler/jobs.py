@@ -51,6 +51,9 @@ class Jobs:
         job.running_groups -= 1
         job.accepted_groups += isinstance(event, GroupAccepted)
 
+    def counters(self) -> dict[str, AdmissionView]:
+        return {name: job.counters() for name, job in self._jobs.items()}
+
     def wants_cut(self, name: str) -> bool:
         """Whether running groups are not needed any more; asked for once a version."""
         job = self._jobs[name]

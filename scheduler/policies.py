@@ -6,11 +6,13 @@ and ours answer the same questions, so they are compared and swapped freely.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from scheduler.decisions import Duty
 from scheduler.residual import Residual
-from scheduler.views import AdmissionView, TrajectoryView, WorkerView
+from scheduler.views import AdmissionView, ShiftView, TrajectoryView, WorkerView
 
 
 class RoutePolicy(Protocol):
@@ -19,7 +21,7 @@ class RoutePolicy(Protocol):
     def lane(self, trajectory: TrajectoryView, workers: Sequence[WorkerView]) -> str:
         """The queue a ready turn waits in. Inside a lane nobody overtakes its head.
 
-        `workers` are all that serve rollout for the trajectory's job, full ones too.
+        `workers` are all that serve the trajectory's role and job, full ones too.
         """
         ...
 
@@ -68,3 +70,31 @@ class LengthEstimator(Observer, Protocol):
     """How many tokens an attempt still has to sample."""
 
     def predict(self, trajectory: TrajectoryView) -> Residual: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShiftPlan:
+    """Moves that begin together, and shifts whose reason is gone, both by worker."""
+
+    moves: Mapping[str, Duty] = field(default_factory=dict)
+    cancels: tuple[str, ...] = ()
+
+
+class ShiftPolicy(Protocol):
+    """Which worker should serve what. It is an observer of trajectories too, when it wants to be.
+
+    The scheduler begins a plan as a whole or not at all: not when an accelerator is owned by a
+    worker that stays, a training worker would leave during a step, or a role that has work
+    would be left with no worker in service or on its way.
+    """
+
+    def plan(self, view: ShiftView) -> ShiftPlan | None:
+        """Asked on every tick, and when a batch, a step or a worker has changed."""
+        ...
+
+    def lets_finish(self, trajectory: TrajectoryView, worker: WorkerView) -> bool:
+        """Whether a turn that decodes on a worker about to leave ends there, and is not requeued.
+
+        Cheaper when less is left than its context takes to be computed elsewhere.
+        """
+        ...

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from scheduler.events import Progress, Submitted, ToolReturned, TurnFinished, TurnReady
+from scheduler.events import Progress, Role, Submitted, ToolReturned, TurnFinished, TurnReady
 from scheduler.fleet import Key
-from scheduler.views import Phase, ToolFact, TrajectoryView, WorkerView
+from scheduler.views import Demand, Phase, ToolFact, TrajectoryView, WorkerView
 
 
 @dataclass(slots=True)
@@ -116,6 +117,7 @@ class Trajectory:
                 group_id=submitted.group_id,
                 task_family=submitted.task_family,
                 is_eval=submitted.is_eval,
+                role=submitted.role,
                 prompt_tokens=submitted.prompt_tokens,
                 submitted_t=submitted.t,
                 phase=self.phase,
@@ -131,3 +133,23 @@ class Trajectory:
                 last_move_turn=self.last_move_turn,
             )
         return self._view
+
+
+def demands_of(trajectories: Iterable[Trajectory]) -> dict[tuple[str, Role], Demand]:
+    """Open attempts by job and role."""
+    counts: dict[tuple[str, Role], list[int]] = {}
+    for trajectory in trajectories:
+        side = (trajectory.submitted.job, trajectory.submitted.role)
+        count = counts.setdefault(side, [0, 0, 0, 0])
+        match trajectory.phase:
+            case Phase.WAITING | Phase.LOST:
+                count[0] += 1
+                count[3] += trajectory.context_tokens
+            case Phase.DECODING:
+                count[1] += 1
+            case Phase.RESTING:
+                count[2] += 1
+    return {
+        side: Demand(waiting=waiting, decoding=decoding, resting=resting, waiting_tokens=tokens)
+        for side, (waiting, decoding, resting, tokens) in counts.items()
+    }

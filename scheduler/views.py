@@ -7,10 +7,13 @@ until the next change.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from scheduler.decisions import Duty
 from scheduler.events import Role, ToolStatus
+from scheduler.handoff import OpenShift
 
 
 class Phase(StrEnum):
@@ -43,6 +46,8 @@ class TrajectoryView:
     group_id: str
     task_family: str
     is_eval: bool
+    role: Role
+    """Of the workers that serve it."""
     prompt_tokens: int
     submitted_t: float
     phase: Phase
@@ -99,3 +104,79 @@ class AdmissionView:
     """Ever accepted, those already trained on included."""
     running_groups: int
     """Admitted and not yet ended."""
+
+
+# --------------------------------------------------------------------------- for shifting roles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A worker in service."""
+
+    worker: WorkerView
+    duty: Duty
+    since_t: float
+    """When it entered service."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """Open attempts of one job for one role."""
+
+    waiting: int = 0
+    """Turns that are ready and have no slot."""
+    decoding: int = 0
+    resting: int = 0
+    """Between turns; they come back."""
+    waiting_tokens: int = 0
+    """Context of the waiting turns."""
+
+    @property
+    def total(self) -> int:
+        return self.waiting + self.decoding + self.resting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingView:
+    """Where a job stands between two optimizer steps."""
+
+    version: int
+    accepted_groups: int
+    running_groups: int
+    batch_tokens: int | None
+    """Of the batch that waits for its step; None: none waits."""
+    is_running: bool
+    """A step has been asked for and has not ended."""
+    began_t: float
+    """Of the step that runs or ran last, or of the job before the first."""
+    last_step_s: float | None
+    last_step_workers: int
+    last_step_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShiftView:
+    """All that a `ShiftPolicy` may look at, for all jobs."""
+
+    t: float
+    members: tuple[Member, ...]
+    spares: Mapping[str, Duty]
+    """Retired workers, which can be given accelerators, and their last duty."""
+    open_shifts: tuple[OpenShift, ...]
+    demands: Mapping[tuple[str, Role], Demand]
+    """By job and role; a missing entry is no demand."""
+    trainings: Mapping[str, TrainingView]
+    """By job."""
+
+    def demand(self, job: str, role: Role) -> Demand:
+        return self.demands.get((job, role), _NO_DEMAND)
+
+    def serving(self, job: str, role: Role) -> tuple[Member, ...]:
+        return tuple([m for m in self.members if m.duty.role is role and m.duty.job == job])
+
+    def coming(self, job: str, role: Role) -> tuple[OpenShift, ...]:
+        """Shifts that will end in this role."""
+        return tuple([s for s in self.open_shifts if s.target.role is role and s.target.job == job])
+
+
+_NO_DEMAND = Demand()

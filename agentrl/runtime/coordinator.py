@@ -16,13 +16,15 @@ from pathlib import Path
 
 from agentrl.record.jsonl import AppendFile
 from scheduler.core import Scheduler
-from scheduler.decisions import Admit, Decision
-from scheduler.events import Event, Failed, Finished, RunStarted, Submitted, Tick
+from scheduler.decisions import Cut, Decision, Place, Requeue
+from scheduler.events import Event, Failed, FailureKind, Finished, RunStarted, Submitted, Tick
 from scheduler.replay import LogEntry
 
 POLL_S = 10.0
 """A poll without news returns empty after this long, so that a lost caller is forgotten."""
 TICK_S = 1.0
+LAST_GENERATION = 1 << 30
+"""Above every generation that a lost runner can have used."""
 
 
 class Mailbox:
@@ -80,6 +82,18 @@ class Coordinator:
         """The next decisions for the caller; empty when there were none for a while."""
         return await self._mail[name].wait()
 
+    async def lost(self, name: str) -> None:
+        """A runner is gone: its attempts have failed, and so has all they were asking of judges."""
+        owned = [key for key, owner in self._owner_of_trajectory.items() if owner == name]
+        self._feed(
+            name,
+            [
+                Failed(trajectory_id=key, generation=LAST_GENERATION, kind=FailureKind.INFRA)
+                for key in owned
+            ],
+        )
+        self._mail.pop(name, None)
+
     async def close(self) -> None:
         self._ticking.cancel()
         self._log.sync()
@@ -108,10 +122,10 @@ class Coordinator:
 
     def _recipient(self, decision: Decision) -> str:
         match decision:
-            case Admit():
-                return self._owner_of_job[decision.job]
-            case _:
+            case Place() | Requeue() | Cut():
                 return self._owner_of_trajectory[decision.trajectory_id]
+            case _:
+                return self._owner_of_job[decision.job]
 
     async def _tick(self) -> None:
         while True:

@@ -30,7 +30,7 @@ import yaml
 # Run as a script this file's folder comes first, and there `scheduler` would be this file.
 sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != Path(__file__).parent]
 
-from scheduler.invariants import InvariantBroken
+from scheduler.handoff_rules import InvariantBroken
 from scheduler.replay import LogEntry
 from scheduler.sim.fuzz import RandomRun
 from scheduler.sim.report import Row, rows_of

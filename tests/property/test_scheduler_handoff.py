@@ -7,8 +7,9 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scheduler.decisions import Duty, HandoffEnded, HandoffOrder, Shift
 from scheduler.events import Role
-from scheduler.handoff import DEADLINES_S, Answer, Duty, Ended, HandoffBook, Order
+from scheduler.handoff import DEADLINES_S, Answer, HandoffBook
 
 LONGEST_S = sum(DEADLINES_S.values())
 """No handoff may take longer."""
@@ -21,7 +22,7 @@ class Drill:
         self.rng = random.Random(seed)
         self.t = 0.0
         self.book = HandoffBook()
-        self.mail: list[tuple[float, Order]] = []
+        self.mail: list[tuple[float, HandoffOrder]] = []
         self.began: dict[str, float] = {}
         self.ended = 0
         self.accelerators = [f"gpu{i}" for i in range(self.rng.randint(2, 6))]
@@ -32,14 +33,16 @@ class Drill:
     def take(self, answers: list[Answer]) -> None:
         for answer in answers:
             match answer:
-                case Order():
+                case HandoffOrder():
                     self.began.setdefault(answer.worker_id, self.t)
                     if self.rng.random() < 0.9:
                         delay = self.rng.expovariate(1 / 30)
                         self.mail.append((self.t + delay, answer))
                         if self.rng.random() < 0.1:
                             self.mail.append((self.t + 2 * delay, answer))
-                case Ended():
+                case Shift():
+                    pass
+                case HandoffEnded():
                     began = self.began.pop(answer.worker_id)
                     assert self.t - began <= LONGEST_S + 1.0
                     self.ended += 1
@@ -69,7 +72,7 @@ class Drill:
         elif draw < 0.135:
             self.take(self.book.worker_lost(self.t, worker_id))
         elif draw < 0.15:
-            self.book.published(int(self.t))
+            self.book.published("main", int(self.t))
 
     def begin_something(self) -> None:
         workers = self.rng.sample(range(len(self.accelerators)), k=self.rng.randint(1, 3) % 3 + 1

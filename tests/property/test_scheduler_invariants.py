@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from scheduler.decisions import Place
 from scheduler.events import WorkerReady
-from scheduler.invariants import InvariantBroken, InvariantChecker
+from scheduler.handoff_rules import InvariantBroken
+from scheduler.invariants import InvariantChecker
 from scheduler.replay import LogEntry, replay
 from scheduler.sim.fuzz import GROUP_SIZE, RandomRun
 

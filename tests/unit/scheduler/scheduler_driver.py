@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from scheduler.admission import CapacityAdmission
 from scheduler.core import Scheduler
 from scheduler.events import Event, Role, Submitted, TurnFinished, TurnReady, WorkerReady
-from scheduler.policies import AdmissionPolicy, Observer, RoutePolicy
+from scheduler.policies import AdmissionPolicy, Observer, RoutePolicy, ShiftPolicy
 from scheduler.replay import LogEntry
 from scheduler.routing.least_load import LeastLoad
 
@@ -23,9 +23,13 @@ class Driver:
         routing: RoutePolicy | None = None,
         admission: AdmissionPolicy | None = None,
         observers: tuple[Observer, ...] = (),
+        shifting: ShiftPolicy | None = None,
+        training_sizes: tuple[int, ...] = (),
     ) -> None:
         self.scheduler = Scheduler(
             observers=observers,
+            shifting=shifting,
+            training_sizes=training_sizes,
             routing=routing or LeastLoad(),
             admission=admission
             or CapacityAdmission(groups_per_step=2, num_steps=3, max_running_groups=100),
@@ -39,12 +43,18 @@ class Driver:
         self.log.append(LogEntry(event=event, decisions=decisions))
         return decisions
 
-    def worker(self, worker_id: str = "w0", generation: int = 0, slots: int = 1) -> Any:
+    def worker(
+        self,
+        worker_id: str = "w0",
+        generation: int = 0,
+        slots: int = 1,
+        role: Role = Role.ROLLOUT,
+    ) -> Any:
         return self.send(
             WorkerReady,
             worker_id=worker_id,
             generation=generation,
-            role=Role.ROLLOUT,
+            role=role,
             max_running=slots,
         )
 

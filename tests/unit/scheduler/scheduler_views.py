@@ -31,6 +31,7 @@ def trajectory(trajectory_id: str = "t0", **fields: Any) -> TrajectoryView:
         "group_id": "g0",
         "task_family": "",
         "is_eval": False,
+        "role": Role.ROLLOUT,
         "prompt_tokens": 0,
         "submitted_t": 0.0,
         "phase": Phase.WAITING,

@@ -5,8 +5,8 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 from scheduler.codec import from_dict, to_dict, to_json
-from scheduler.decisions import Decision, RequeueReason
-from scheduler.events import Event, FailureKind, Role, ToolStatus
+from scheduler.decisions import Decision, Duty, Outcome, RequeueReason
+from scheduler.events import Event, FailureKind, Role, Stage, ToolStatus
 
 _SAMPLES: dict[Any, Any] = {
     float: 0.1 + 0.2,
@@ -18,6 +18,10 @@ _SAMPLES: dict[Any, Any] = {
     ToolStatus: ToolStatus.TIMEOUT,
     FailureKind: FailureKind.ENV,
     RequeueReason: RequeueReason.WORKER_LOST,
+    Stage: Stage.WARM,
+    Outcome: Outcome.RETIRED,
+    Duty: Duty(role=Role.GENRM, accelerators=frozenset({"gpu1", "gpu0"})),
+    tuple[str, ...]: ("w1", "w0"),
 }
 
 

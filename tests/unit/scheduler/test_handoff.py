@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.events import Role
-from scheduler.handoff import Answer, Duty, Ended, HandoffBook, Order, Outcome, Stage
+from scheduler.decisions import Duty, HandoffEnded, HandoffOrder, Outcome, Shift
+from scheduler.events import Role, Stage
+from scheduler.handoff import Answer, HandoffBook
 
 
 def duty(*accelerators: str, role: Role = Role.ROLLOUT) -> Duty:
@@ -20,13 +21,13 @@ def book() -> HandoffBook:
 
 def stage_of(answers: list[Answer]) -> Stage:
     (order,) = answers
-    assert isinstance(order, Order)
+    assert isinstance(order, HandoffOrder)
     return order.stage
 
 
 def outcome_of(answers: list[Answer]) -> Outcome:
     ended = answers[0]
-    assert isinstance(ended, Ended)
+    assert isinstance(ended, HandoffEnded)
     return ended.outcome
 
 
@@ -34,12 +35,18 @@ def walk(book: HandoffBook, worker_id: str, *stages: Stage, t: float = 1.0) -> l
     """Report stages done, one after another; the answers to the last."""
     answers: list[Answer] = []
     for stage in stages:
-        answers = book.done(t, worker_id, book.generation(worker_id), stage)
+        generation = book.generation(worker_id)
+        assert generation is not None
+        answers = book.done(t, worker_id, generation, stage)
     return answers
 
 
 def test_whole_way_to_the_new_role(book: HandoffBook) -> None:
-    assert stage_of(book.begin(0.0, {"w0": duty("gpu0", role=Role.GENRM)})) is Stage.QUIESCE
+    shift, order = book.begin(0.0, {"w0": duty("gpu0", role=Role.GENRM)})
+    assert isinstance(shift, Shift)
+    assert (shift.worker_generation, shift.generation) == (0, 1)
+    assert (shift.source.role, shift.target.role) == (Role.ROLLOUT, Role.GENRM)
+    assert stage_of([order]) is Stage.QUIESCE
     assert not book.is_serving("w0")
     assert book.generation("w0") == 1
     for stage, following in (
@@ -74,8 +81,8 @@ def test_two_narrow_workers_become_one_wide_one(book: HandoffBook) -> None:
     book.begin(0.0, {"w0": duty("gpu0", "gpu1"), "w1": duty()})
     assert walk(book, "w0", Stage.QUIESCE, Stage.RELEASE) == []
     ended, acquire = walk(book, "w1", Stage.QUIESCE, Stage.RELEASE)
-    assert isinstance(ended, Ended)
-    assert isinstance(acquire, Order)
+    assert isinstance(ended, HandoffEnded)
+    assert isinstance(acquire, HandoffOrder)
     assert (ended.outcome, acquire.stage) == (Outcome.COMPLETED, Stage.ACQUIRE)
     assert book.leases.held_by("w0") == {"gpu0", "gpu1"}
 
@@ -102,7 +109,7 @@ def test_claimed_accelerator_is_not_claimed_twice(book: HandoffBook) -> None:
 def test_cancel_before_release_serves_the_old_role(book: HandoffBook) -> None:
     book.begin(0.0, {"w0": duty("gpu0", role=Role.GENRM)})
     (ended,) = book.cancel(1.0, "w0")
-    assert isinstance(ended, Ended)
+    assert isinstance(ended, HandoffEnded)
     assert (ended.outcome, ended.duty.role) == (Outcome.ROLLED_BACK, Role.ROLLOUT)
     assert ended.generation == book.generation("w0") == 2
 
@@ -112,7 +119,7 @@ def test_cancel_after_release_loads_the_old_role(book: HandoffBook) -> None:
     walk(book, "w0", Stage.QUIESCE, Stage.RELEASE)
     assert book.cancel(1.0, "w0") == []
     (ended,) = walk(book, "w0", Stage.ACQUIRE, Stage.LOAD, Stage.WARM)
-    assert isinstance(ended, Ended)
+    assert isinstance(ended, HandoffEnded)
     assert ended.duty.role is Role.ROLLOUT
 
 
@@ -120,18 +127,19 @@ def test_cancel_while_loading_hands_back_afterwards(book: HandoffBook) -> None:
     book.begin(0.0, {"w0": duty("gpu0", role=Role.GENRM)})
     walk(book, "w0", Stage.QUIESCE, Stage.RELEASE, Stage.ACQUIRE)
     book.cancel(1.0, "w0")
-    ended, back = walk(book, "w0", Stage.LOAD, Stage.WARM)
-    assert isinstance(ended, Ended)
-    assert isinstance(back, Order)
+    ended, shift, back = walk(book, "w0", Stage.LOAD, Stage.WARM)
+    assert isinstance(ended, HandoffEnded)
+    assert isinstance(shift, Shift)
+    assert isinstance(back, HandoffOrder)
     assert (ended.duty.role, back.duty.role) == (Role.GENRM, Role.ROLLOUT)
 
 
 def test_aged_version_is_loaded_again_within_the_same_deadline(book: HandoffBook) -> None:
-    book.begin(0.0, {"w0": duty("gpu0", role=Role.GENRM)})
+    book.begin(0.0, {"w0": duty("gpu0", role=Role.TRAINING)})
     first = walk(book, "w0", Stage.QUIESCE, Stage.RELEASE, Stage.ACQUIRE)
-    book.published(3)
+    book.published("main", 3)
     (again,) = book.done(9.0, "w0", 1, Stage.LOAD, version=2)
-    assert isinstance(again, Order)
+    assert isinstance(again, HandoffOrder)
     assert (again.stage, again.version) == (Stage.LOAD, 3)
     assert again.deadline_t == first[0].deadline_t  # type: ignore[union-attr]
     assert stage_of(book.done(10.0, "w0", 1, Stage.LOAD, version=3)) is Stage.WARM
@@ -174,6 +182,32 @@ def test_loss_frees_accelerators_for_those_that_wait(book: HandoffBook) -> None:
     book.begin(0.0, {"w0": duty("gpu1"), "w1": duty()})
     walk(book, "w0", Stage.QUIESCE, Stage.RELEASE)
     ended, acquire = book.worker_lost(3.0, "w1")
-    assert isinstance(ended, Ended)
-    assert isinstance(acquire, Order)
+    assert isinstance(ended, HandoffEnded)
+    assert isinstance(acquire, HandoffOrder)
     assert (ended.outcome, acquire.worker_id) == (Outcome.LOST, "w0")
+
+
+def test_judge_has_no_versions(book: HandoffBook) -> None:
+    book.published("main", 4)
+    book.begin(0.0, {"w0": duty("gpu0", role=Role.GENRM)})
+    (load,) = walk(book, "w0", Stage.QUIESCE, Stage.RELEASE, Stage.ACQUIRE)
+    assert isinstance(load, HandoffOrder)
+    assert load.version == 0
+    assert stage_of(walk(book, "w0", Stage.LOAD)) is Stage.WARM
+
+
+def test_failed_stage_is_a_deadline_that_came_sooner(book: HandoffBook) -> None:
+    book.begin(0.0, {"w0": duty("gpu0", role=Role.GENRM), "w1": duty("gpu1", role=Role.GENRM)})
+    assert book.failed(1.0, "w0", 0, Stage.QUIESCE) == []
+    assert book.failed(1.0, "w0", 1, Stage.LOAD) == []
+    assert outcome_of(book.failed(1.0, "w0", 1, Stage.QUIESCE)) is Outcome.ROLLED_BACK
+    walk(book, "w1", Stage.QUIESCE, Stage.RELEASE, Stage.ACQUIRE)
+    assert stage_of(book.failed(2.0, "w1", 1, Stage.LOAD)) is Stage.RESTART
+
+
+def test_evicted_worker_keeps_its_accelerators_and_begins_nothing(book: HandoffBook) -> None:
+    book.evict("w0")
+    assert "not serving" in (book.refusal({"w0": duty("gpu0", role=Role.GENRM)}) or "")
+    assert "owned by w0" in (book.refusal({"w1": duty("gpu0")}) or "")
+    book.join("w0", 1, duty("gpu0"))
+    assert book.is_serving("w0")
