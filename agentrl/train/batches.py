@@ -78,6 +78,18 @@ def pack(
     )
 
 
+def share_of(batches: Sequence[MicroBatch], *, rank: int, size: int) -> list[MicroBatch]:
+    """The microbatches of one replica of `size`: the largest first, each to whoever has least."""
+    loads = [0] * size
+    mine = []
+    for batch in sorted(batches, key=lambda batch: -batch.num_tokens):
+        owner = loads.index(min(loads))
+        loads[owner] += batch.num_tokens
+        if owner == rank:
+            mine.append(batch)
+    return mine
+
+
 def _token_weights(
     samples: Sequence[TrainingSample], aggregate: Literal["token_mean", "sequence_mean"]
 ) -> list[float]:

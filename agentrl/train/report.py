@@ -55,6 +55,46 @@ class TokenReport:
     """Zeros without a KL penalty."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TrainedShare:
+    """What one replica computed of a step: all of it, when it trains alone."""
+
+    samples: Mapping[int, TrainedSample]
+    """By their place in the batch."""
+    reports: tuple[TokenReport, ...]
+    """One a microbatch."""
+    loss: float
+    """Its part of the loss of the whole batch."""
+    num_tokens: int
+    """Of its microbatches, padding included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppliedStep:
+    """The update of a step, which is the same on every replica."""
+
+    step: int
+    learning_rate: float
+    grad_norm: float | None
+    """Before clipping; None when there was nothing to learn from and no weight changed."""
+
+
+def result_of(shares: Sequence[TrainedShare], applied: AppliedStep) -> StepResult:
+    """One step put together from what each replica did of it."""
+    by_place = {place: sample for share in shares for place, sample in share.samples.items()}
+    samples = tuple(by_place[place] for place in range(len(by_place)))
+    metrics = {"learning_rate": applied.learning_rate, "samples": float(len(samples))}
+    if applied.grad_norm is not None:
+        num_tokens = sum(share.num_tokens for share in shares)
+        metrics |= {
+            "loss": sum(share.loss for share in shares),
+            "grad_norm": applied.grad_norm,
+            "padding_fraction": 1 - sum(len(s.advantages) for s in samples) / num_tokens,
+            **token_metrics(join([report for share in shares for report in share.reports])),
+        }
+    return StepResult(step=applied.step, metrics=metrics, samples=samples)
+
+
 def join(reports: Sequence[TokenReport]) -> TokenReport:
     columns = {
         column.name: np.concatenate([getattr(report, column.name) for report in reports])
@@ -81,23 +121,26 @@ def token_metrics(report: TokenReport) -> dict[str, float]:
 
 
 def split_by_sample(
-    report: TokenReport, samples: Sequence[TrainingSample], order: Sequence[int]
-) -> tuple[TrainedSample, ...]:
-    """Tokens stand sample by sample in `order`; the result has the order of `samples`."""
-    counts = [int(samples[index].loss_mask.sum()) for index in order]
-    ends = np.cumsum(counts)
-    trained: dict[int, TrainedSample] = {}
-    for index, count, end in zip(order, counts, ends, strict=True):
-        sample, part = samples[index], slice(end - count, end)
-        trained[index] = TrainedSample(
-            trajectory_id=sample.trajectory_id,
-            group_id=sample.group_id,
-            advantages=sample.advantages,
-            trainer_logprobs=_spread(report.trainer_logprobs[part], sample.loss_mask),
-            importance_ratios=_spread(report.importance_ratios[part], sample.loss_mask),
-            is_clipped=_spread(report.is_clipped[part], sample.loss_mask),
-        )
-    return tuple(trained[index] for index in range(len(samples)))
+    report: TokenReport, samples: Sequence[TrainingSample], members: Sequence[int]
+) -> dict[int, TrainedSample]:
+    """Tokens stand sample by sample, in the order of `members`, which are places in `samples`."""
+    ends = np.cumsum([int(samples[place].loss_mask.sum()) for place in members])
+    starts = [0, *ends[:-1]]
+    return {
+        place: _trained(report, samples[place], slice(start, end))
+        for place, start, end in zip(members, starts, ends, strict=True)
+    }
+
+
+def _trained(report: TokenReport, sample: TrainingSample, part: slice) -> TrainedSample:
+    return TrainedSample(
+        trajectory_id=sample.trajectory_id,
+        group_id=sample.group_id,
+        advantages=sample.advantages,
+        trainer_logprobs=_spread(report.trainer_logprobs[part], sample.loss_mask),
+        importance_ratios=_spread(report.importance_ratios[part], sample.loss_mask),
+        is_clipped=_spread(report.is_clipped[part], sample.loss_mask),
+    )
 
 
 def _spread(values: NDArray[ScalarT], mask: NDArray[np.bool_]) -> NDArray[ScalarT]:

@@ -5,7 +5,8 @@ the frozen weights from before training. It knows nothing of groups, outcomes or
 is whatever samples the loop hands over.
 
 Invariants
-- The gradient is that of the mean over the whole batch, however it is cut into microbatches.
+- The gradient is that of the mean over the whole batch, however it is cut into microbatches and
+  whichever replica computes which of them: the gradients of all replicas add up to it.
 - A number that is not finite ends the step before the weights change, and the error names the
   step, the column and the trajectory.
 - A batch without samples is a step that changes no weight: it counts, and the schedule moves on.
@@ -17,6 +18,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,17 +27,18 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from agentrl.config.sections import TrainSection
-from agentrl.train.batches import MicroBatch, pack
+from agentrl.train.batches import MicroBatch, pack, share_of
 from agentrl.train.logprobs import check_model, check_sampling, sampled_logprobs
 from agentrl.train.losses import k3_divergence, ppo_clip_loss
 from agentrl.train.optimizer import NonFiniteError, Optimizer, OptimizerState
 from agentrl.train.report import (
+    AppliedStep,
     StepResult,
     TokenReport,
     TrainedSample,
-    join,
+    TrainedShare,
+    result_of,
     split_by_sample,
-    token_metrics,
 )
 from agentrl.train.schedule import training_schedule
 from agentrl.types import TrainingSample
@@ -49,6 +52,13 @@ class TrainerState:
     optimizer: OptimizerState
     reference: Mapping[str, Tensor]
     """Weights from before training; empty without a KL penalty."""
+
+
+class _Learned(NamedTuple):
+    """From one microbatch."""
+
+    loss: float
+    report: TokenReport
 
 
 class Trainer:
@@ -85,20 +95,55 @@ class Trainer:
         """Steps without samples included."""
 
     def step(self, samples: Sequence[TrainingSample]) -> StepResult:
-        """At most one update, from one batch."""
+        """At most one update, from one batch, by this process alone."""
+        share = self.accumulate(samples)
+        return result_of([share], self.apply(has_samples=bool(samples)))
+
+    def accumulate(
+        self, samples: Sequence[TrainingSample], *, rank: int = 0, size: int = 1
+    ) -> TrainedShare:
+        """Compute share `rank` of `size` of the batch's gradient, and leave it in the parameters.
+
+        Every replica is given the whole batch, and they agree on the shares without a word.
+        """
+        batches = pack(
+            samples,
+            budget=self._section.microbatch_tokens,
+            aggregate=self._section.loss.aggregate,
+        )
+        self.discard()
+        trained: dict[int, TrainedSample] = {}
+        learned = []
+        mine = share_of(batches, rank=rank, size=size)
+        for batch in mine:
+            try:
+                learned.append(self._learn(batch, samples))
+            except NonFiniteError as error:
+                self.discard()
+                raise NonFiniteError(f"step {self.steps_done + 1}: {error}") from error
+            trained |= split_by_sample(learned[-1].report, samples, batch.members)
+        return TrainedShare(
+            samples=trained,
+            reports=tuple(part.report for part in learned),
+            loss=sum(part.loss for part in learned),
+            num_tokens=sum(batch.num_tokens for batch in mine),
+        )
+
+    def discard(self) -> None:
+        """Forget what was accumulated; the step can be done over."""
+        self._model.zero_grad()
+
+    def apply(self, *, has_samples: bool) -> AppliedStep:
+        """End the step with the update that the parameters' gradients ask for."""
         step = self.steps_done + 1
         rate = self._schedule.rate(step)
-        if samples:
-            try:
-                metrics, trained = self._update(samples, rate)
-            except NonFiniteError as error:
-                self._model.zero_grad()
-                raise NonFiniteError(f"step {step}: {error}") from error
-        else:
-            metrics, trained = {}, ()
+        try:
+            grad_norm = self._optimizer.apply(rate) if has_samples else None
+        except NonFiniteError as error:
+            self.discard()
+            raise NonFiniteError(f"step {step}: {error}") from error
         self.steps_done = step
-        metrics |= {"learning_rate": rate, "samples": float(len(samples))}
-        return StepResult(step=step, metrics=metrics, samples=trained)
+        return AppliedStep(step=step, learning_rate=rate, grad_norm=grad_norm)
 
     def weights(self) -> dict[str, NDArray[np.float32]]:
         """A copy of the parameters by name; tied ones once, under their first name."""
@@ -128,29 +173,7 @@ class Trainer:
             )
         self._reference.load_state_dict(dict(state.reference), strict=False)
 
-    def _update(
-        self, samples: Sequence[TrainingSample], rate: float
-    ) -> tuple[dict[str, float], tuple[TrainedSample, ...]]:
-        batches = pack(
-            samples,
-            budget=self._section.microbatch_tokens,
-            aggregate=self._section.loss.aggregate,
-        )
-        losses, reports = zip(*(self._learn(batch, samples) for batch in batches), strict=True)
-        grad_norm = self._optimizer.apply(rate)
-        report = join(reports)
-        metrics = {
-            "loss": sum(losses),
-            "grad_norm": grad_norm,
-            "padding_fraction": 1 - sum(map(len, samples)) / sum(b.num_tokens for b in batches),
-            **token_metrics(report),
-        }
-        order = [index for batch in batches for index in batch.members]
-        return metrics, split_by_sample(report, samples, order)
-
-    def _learn(
-        self, batch: MicroBatch, samples: Sequence[TrainingSample]
-    ) -> tuple[float, TokenReport]:
+    def _learn(self, batch: MicroBatch, samples: Sequence[TrainingSample]) -> _Learned:
         """Adds the gradient of one microbatch to the parameters."""
         tokens = batch.tokens.to(self._model.device)
         logprobs_N, entropy_N = sampled_logprobs(self._model, batch, temperature=self._temperature)
@@ -183,7 +206,7 @@ class Trainer:
             entropy=entropy_N.cpu().numpy(),
             ref_kl=ref_kl_N.cpu().numpy(),
         )
-        return float(policy.loss.detach()), report
+        return _Learned(float(policy.loss.detach()), report)
 
     @torch.no_grad()
     def _reference_logprobs(self, batch: MicroBatch) -> Tensor | None:

@@ -15,6 +15,7 @@ from agentrl.train.batches import pack
 from agentrl.train.logprobs import sampled_logprobs
 from agentrl.train.losses import ppo_clip_loss
 from agentrl.train.optimizer import NonFiniteError
+from agentrl.train.report import result_of
 from agentrl.train.trainer import Trainer
 from agentrl.types import TrainingSample
 
@@ -67,6 +68,43 @@ def test_the_gradient_does_not_depend_on_the_cut_into_microbatches(
     for other in gradients[1:]:
         for name, expected in gradients[0].items():
             torch.testing.assert_close(other[name], expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [2, 3, 8])
+def test_the_shares_of_replicas_add_up_to_the_step_of_one(
+    make_model: MakeModel, make_sample: MakeSample, size: int
+) -> None:
+    """Of unequal shares too, some of them empty; the reports come together as well."""
+    samples = batch(make_sample)
+    alone = Trainer(whole := make_model(), section(), temperature=1.0)
+    expected = alone.step(samples)
+
+    models = [make_model() for _ in range(size)]
+    trainers = [Trainer(model, section(), temperature=1.0) for model in models]
+    shares = [t.accumulate(samples, rank=rank, size=size) for rank, t in enumerate(trainers)]
+    assert sorted(place for share in shares for place in share.samples) == [0, 1, 2, 3]
+    for parameters in zip(*(model.parameters() for model in models), strict=True):
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        total = torch.stack(gradients).sum(0)
+        for parameter in parameters:
+            parameter.grad = total.clone()
+    applied = [trainer.apply(has_samples=True) for trainer in trainers]
+
+    got = result_of(shares, applied[0])
+    assert got.metrics == pytest.approx(expected.metrics, rel=1e-4, abs=1e-6)
+    assert [s.trajectory_id for s in got.samples] == [s.trajectory_id for s in samples]
+    for model in models:
+        for one, other in zip(whole.parameters(), model.parameters(), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_a_discarded_share_leaves_no_trace(make_model: MakeModel, make_sample: MakeSample) -> None:
+    samples = batch(make_sample)
+    once, twice = (Trainer(make_model(), section(), temperature=1.0) for _ in range(2))
+    twice.accumulate(samples, rank=0, size=2)
+    twice.discard()
+    first, second = once.step(samples), twice.step(samples)
+    assert first.metrics == second.metrics
 
 
 def test_the_gradient_is_the_slope_of_the_loss(
