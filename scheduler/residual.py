@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import log2
 from typing import Self
 
 _FIRST_EXPONENT = 5
@@ -28,6 +29,16 @@ _BIN_VALUES: tuple[float, ...] = (
 def bin_of(tokens: int) -> int:
     """The bin that holds a residual of so many tokens."""
     return min(max(0, int(tokens).bit_length() - _FIRST_EXPONENT), NUM_BINS - 1)
+
+
+def hazards_of(probabilities: Sequence[float]) -> list[float]:
+    """The chance of ending in each bin when the bins before are survived; 1 when none is left."""
+    left = sum(probabilities)
+    hazards = []
+    for probability in probabilities:
+        hazards.append(min(1.0, probability / left) if left > 1e-12 else 1.0)
+        left -= probability
+    return hazards
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +63,11 @@ class Residual:
         probabilities.append(survival)
         return cls(_BIN_VALUES, tuple(probabilities))
 
+    @classmethod
+    def from_bins(cls, probabilities: Sequence[float]) -> Self:
+        """From the probability of each bin."""
+        return cls(_BIN_VALUES, tuple(probabilities))
+
     @property
     def mean(self) -> float:
         return sum(v * p for v, p in zip(self.values, self.probabilities, strict=True))
@@ -64,6 +80,19 @@ class Residual:
         """Probability of more than this."""
         pairs = zip(self.values, self.probabilities, strict=True)
         return sum(p for v, p in pairs if v > tokens)
+
+    def below(self, tokens: float) -> float:
+        """Probability of less than this; inside a bin it is spread evenly in the logarithm."""
+        if len(self.values) != NUM_BINS:
+            return sum(
+                p for v, p in zip(self.values, self.probabilities, strict=True) if v < tokens
+            )
+        at = bin_of(int(tokens))
+        low = log2(BIN_EDGES[at - 1]) if at else 0.0
+        share = min(
+            1.0, max(0.0, (log2(max(1.0, tokens)) - low) / (1.0 if at else _FIRST_EXPONENT))
+        )
+        return sum(self.probabilities[:at]) + share * self.probabilities[at]
 
     def quantile(self, q: float) -> float:
         """The smallest value that is not exceeded with probability `q` or more."""

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from scheduler.costs import Shape
-from scheduler.estimators.context_tree import ContextTree, elapsed, nothing, siblings, tool_history
+from scheduler.estimators.choose import DEFAULT, make_estimator
 from scheduler.estimators.oracle import Oracle, TotalTokens
-from scheduler.estimators.pooled import PooledTrees
 from scheduler.estimators.prefix_tree import PrefixTree
 from scheduler.estimators.sibling_rule import SiblingRule
 from scheduler.policies import LengthEstimator, Observer, RoutePolicy
@@ -71,21 +70,12 @@ def _limits(options: Options, world: World) -> Limits:
     return tuple(zip(world.buckets, bounds, strict=True))
 
 
-def _estimator(options: Options, world: World) -> LengthEstimator:
-    name = options.pop("estimator", "pooled")
-    half_life = options.pop("half_life", 2000.0)
-    running = options.pop("learns_from_running", True)
-    chains = {
-        "constant": nothing,
-        "elapsed": elapsed,
-        "history": tool_history,
-        "siblings": siblings,
-    }
-    if name == "pooled":
-        return PooledTrees(half_life=half_life, learns_from_running=running)
-    if name not in chains:
-        raise ValueError(f"estimator is {name!r}, known are {['pooled', *sorted(chains)]}")
-    return ContextTree(chains[name], half_life=half_life, learns_from_running=running)
+def _estimator(options: Options) -> LengthEstimator:
+    return make_estimator(
+        options.pop("estimator", DEFAULT),
+        half_life=options.pop("half_life", 2000.0),
+        learns_from_running=options.pop("learns_from_running", True),
+    )
 
 
 def _round_robin(options: Options, world: World) -> Wired:
@@ -114,7 +104,7 @@ def _sibling_rule(options: Options, world: World) -> Wired:
 
 
 def _buckets(options: Options, world: World) -> Wired:
-    return _bucket_router(_estimator(options, world), options, world)
+    return _bucket_router(_estimator(options), options, world)
 
 
 def _bucket_router(estimator: LengthEstimator, options: Options, world: World) -> Wired:

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from agentrl.cli import check, env, inspect, sandbox, simulate, train
+from agentrl.cli import check, env, inspect, replay, sandbox, simulate, train
 
 app = typer.Typer(
     name="agentrl",
@@ -22,6 +22,7 @@ app = typer.Typer(
 app.command()(train.train)
 app.command()(check.check)
 app.command()(simulate.simulate)
+app.command()(replay.replay)
 app.add_typer(env.app, name="env")
 app.add_typer(inspect.app, name="inspect")
 app.add_typer(sandbox.app, name="sandbox")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar
@@ -45,6 +45,7 @@ from scheduler.admission import CapacityAdmission
 from scheduler.core import Scheduler
 from scheduler.decisions import Decision
 from scheduler.events import Failed, FailureKind
+from scheduler.policies import Observer
 from scheduler.routing.least_load import LeastLoad
 
 log = structlog.get_logger(__name__)
@@ -282,10 +283,14 @@ class Launch:
         self._display.warmup(progress)
 
 
-def make_scheduler(config: RunConfig) -> Scheduler:
-    """The policies of a run; `agentrl replay` wires the same ones again."""
+def make_scheduler(config: RunConfig, observers: Sequence[Observer] = ()) -> Scheduler:
+    """The policies of a run; `agentrl replay` wires the same ones again.
+
+    `observers` look on and change nothing.
+    """
     max_running = config.rollout.max_running * config.runtime.runners
     return Scheduler(
+        observers=observers,
         routing=LeastLoad(sticky_gap=STICKY_GAP),
         admission=CapacityAdmission(
             groups_per_step=config.train.groups_per_step,

@@ -24,7 +24,7 @@ from scheduler.estimators.survival import Fading, SurvivalNode
 from scheduler.residual import NUM_BINS, Residual, bin_of
 from scheduler.views import TrajectoryView
 
-Chain = Callable[[TrajectoryView], tuple[Hashable, ...]]
+Chain = Callable[[TrajectoryView], tuple[tuple[Hashable, ...], ...]]
 """Keys of one attempt's contexts, coarse to fine. The root, which is everything, comes before."""
 
 _NAIVE_HAZARD = 0.25
@@ -33,17 +33,17 @@ _NAIVE_COUNTS = 2.0
 """... and how many counts that is worth."""
 
 
-def nothing(trajectory: TrajectoryView) -> tuple[Hashable, ...]:
+def nothing(trajectory: TrajectoryView) -> tuple[tuple[Hashable, ...], ...]:
     """Every attempt is like every other."""
     return ()
 
 
-def elapsed(trajectory: TrajectoryView) -> tuple[Hashable, ...]:
+def elapsed(trajectory: TrajectoryView) -> tuple[tuple[Hashable, ...], ...]:
     """Only what it has sampled so far counts: the forecast behind multi-level feedback queues."""
-    return (tokens_class(trajectory.tokens),)
+    return ((tokens_class(trajectory.tokens),),)
 
 
-def tool_history(trajectory: TrajectoryView) -> tuple[Hashable, ...]:
+def tool_history(trajectory: TrajectoryView) -> tuple[tuple[Hashable, ...], ...]:
     """How far it is, and what its tools have answered lately."""
     family = trajectory.task_family
     tokens = tokens_class(trajectory.tokens)
@@ -58,7 +58,7 @@ def tool_history(trajectory: TrajectoryView) -> tuple[Hashable, ...]:
     )
 
 
-def siblings(trajectory: TrajectoryView) -> tuple[Hashable, ...]:
+def siblings(trajectory: TrajectoryView) -> tuple[tuple[Hashable, ...], ...]:
     """How long its finished siblings were, and whether it has outlived that."""
     finished = trajectory.siblings_finished
     if not finished:

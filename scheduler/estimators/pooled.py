@@ -77,6 +77,7 @@ _SURE = 0.999
 
 
 def _pool(one: float, other: float, neither: float) -> float:
+    """Independent evidence: the odds by one, times the odds by the other over those by neither."""
     one = min(max(one, 1.0 - _SURE), _SURE)
     other = min(max(other, 1.0 - _SURE), _SURE)
     neither = min(max(neither, 1.0 - _SURE), _SURE)

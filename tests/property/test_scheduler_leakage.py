@@ -13,7 +13,9 @@ from scheduler.admission import CapacityAdmission
 from scheduler.core import Scheduler
 from scheduler.costs import libra_shapes
 from scheduler.estimators.context_tree import ContextTree, siblings, tool_history
+from scheduler.estimators.hazard import HazardModel
 from scheduler.estimators.pooled import PooledTrees
+from scheduler.estimators.sibling_posterior import SiblingPosterior
 from scheduler.events import Event, Finished, ToolReturned, ToolStatus, TurnFinished
 from scheduler.policies import LengthEstimator
 from scheduler.residual import Residual
@@ -52,6 +54,9 @@ def estimators() -> dict[str, LengthEstimator]:
         "history": ContextTree(tool_history, strength=4),
         "siblings": ContextTree(siblings, strength=4),
         "pooled": PooledTrees(strength=4),
+        "hazard": HazardModel(),
+        "posterior": SiblingPosterior(),
+        "combined": HazardModel(siblings=SiblingPosterior()),
     }
 
 
@@ -92,7 +97,7 @@ def altered(event: Event) -> Event:
 
 @settings(max_examples=6, deadline=None)
 @given(seed=st.integers(0, 10**6), cut=st.floats(0.1, 0.9))
-@pytest.mark.parametrize("name", ["history", "siblings", "pooled"])
+@pytest.mark.parametrize("name", list(estimators()))
 def test_altering_everything_after_an_event_changes_no_forecast_before_it(
     name: str, seed: int, cut: float
 ) -> None:
@@ -109,11 +114,12 @@ def test_altering_everything_after_an_event_changes_no_forecast_before_it(
     assert real.said[:said_by_then] == other.said[:said_by_then]
 
 
-def test_altered_futures_do_change_later_forecasts() -> None:
+@pytest.mark.parametrize("name", list(estimators()))
+def test_altered_futures_do_change_later_forecasts(name: str) -> None:
     """Negative control: the alteration is one that estimators notice."""
     events = recorded_events(1)
     at = len(events) // 3
-    real, other = Recorder(PooledTrees(strength=4)), Recorder(PooledTrees(strength=4))
+    real, other = Recorder(estimators()[name]), Recorder(estimators()[name])
     for recorder, change in ((real, False), (other, True)):
         scheduler = fresh(recorder)
         for i, event in enumerate(events):

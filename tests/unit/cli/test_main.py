@@ -22,6 +22,8 @@ COMMANDS = (
     ["env", "play"],
     ["env", "demo"],
     ["inspect", "show"],
+    ["replay"],
+    ["simulate"],
     ["sandbox", "doctor"],
     ["sandbox", "list"],
     ["sandbox", "gc"],

@@ -7,10 +7,13 @@ from dataclasses import replace
 import pytest
 from scheduler_views import tool, trajectory
 
+from scheduler.estimators.choose import NAMES, make_estimator
 from scheduler.estimators.context_tree import ContextTree, elapsed, nothing, siblings, tool_history
+from scheduler.estimators.hazard import HazardModel
 from scheduler.estimators.oracle import Oracle
 from scheduler.estimators.pooled import PooledTrees
 from scheduler.estimators.prefix_tree import PrefixTree
+from scheduler.estimators.sibling_posterior import SiblingPosterior
 from scheduler.estimators.sibling_rule import SiblingRule
 from scheduler.events import ToolStatus
 from scheduler.policies import LengthEstimator
@@ -22,6 +25,9 @@ LEARNERS: dict[str, Callable[[], LengthEstimator]] = {
     "history": lambda: ContextTree(tool_history, strength=4),
     "siblings": lambda: ContextTree(siblings, strength=4),
     "pooled": lambda: PooledTrees(strength=4),
+    "hazard": HazardModel,
+    "posterior": SiblingPosterior,
+    "combined": lambda: HazardModel(siblings=SiblingPosterior()),
 }
 
 
@@ -56,8 +62,9 @@ def test_equal_attempts_are_forecast_exactly(name: str) -> None:
     assert residual.quantile(0.5) == pytest.approx(300, rel=0.35)
 
 
-def test_failing_tools_tell_long_from_short() -> None:
-    estimator = LEARNERS["history"]()
+@pytest.mark.parametrize("name", ["history", "hazard", "combined"])
+def test_failing_tools_tell_long_from_short(name: str) -> None:
+    estimator = LEARNERS[name]()
     for i in range(40):
         live(estimator, f"s{i}", [100, 100], status=ToolStatus.OK)
         live(estimator, f"l{i}", [100] * 20, status=ToolStatus.ERROR)
@@ -156,17 +163,73 @@ def test_oracle_knows_and_its_noise_is_fixed_per_attempt() -> None:
     assert first == again != noisy.predict(trajectory("b"))
 
 
-def test_what_was_learned_survives_a_checkpoint() -> None:
-    taught = PooledTrees(strength=4, half_life=50)
+def test_finished_and_running_siblings_move_the_posterior() -> None:
+    """Four that still run after many tokens say as much as finished ones; other groups nothing."""
+
+    def group_of(tokens: int, *, finish: bool) -> float:
+        posterior = SiblingPosterior()
+        for i in range(20):
+            for j in range(4):
+                live(posterior, f"{i}.{j}", [100 * (1 + 9 * (i % 2)) + 40 * j], group_id=f"p{i}")
+        for i in range(4):
+            live(posterior, f"s{i}", [tokens], finish=finish, group_id="g0")
+        finished = (tokens,) * 4 if finish else ()
+        return posterior.predict(trajectory("asked", siblings_finished=finished)).mean
+
+    unknown = group_of(1, finish=False)
+    assert group_of(4000, finish=True) > 3 * unknown
+    assert group_of(4000, finish=False) > 2 * unknown
+    assert group_of(30, finish=True) < unknown / 3
+
+
+def test_an_attempt_that_outlived_its_group_has_yet_something_left() -> None:
+    posterior = SiblingPosterior()
+    for i in range(10):
+        for j in range(4):
+            live(posterior, f"{i}.{j}", [90 + 5 * j], group_id=f"p{i}")
+    fresh = posterior.predict(trajectory(siblings_finished=(100, 100)))
+    old = posterior.predict(trajectory(tokens=3000, siblings_finished=(100, 100)))
+    assert old.mean > fresh.mean
+
+
+def test_turns_of_running_attempts_teach_the_hazard_model() -> None:
+    knows, empty = HazardModel(), HazardModel()
+    for i in range(10):
+        live(knows, f"l{i}", [100] * 30, finish=False)
+    assert knows.predict(trajectory()).mean > 3 * empty.predict(trajectory()).mean
+
+
+def test_a_sibling_shift_is_worth_what_it_was_worth_before() -> None:
+    combined = HazardModel(siblings=SiblingPosterior())
+    for i in range(60):
+        turns = [100] * (3 if i % 2 else 20)
+        tokens = sum(turns)
+        live(combined, f"{i}.0", turns, group_id=f"p{i}")
+        live(combined, f"{i}.1", turns, group_id=f"p{i}", siblings_finished=(tokens,))
+    of_long = combined.predict(trajectory("a", siblings_finished=(2000, 2000))).mean
+    of_short = combined.predict(trajectory("b", siblings_finished=(300, 300))).mean
+    assert of_long > 1.5 * of_short
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_was_learned_survives_a_checkpoint(name: str) -> None:
+    taught = make_estimator(name, half_life=50)
     for i in range(30):
         status = ToolStatus.ERROR if i % 3 else ToolStatus.OK
-        live(taught, f"t{i}", [100] * (2 + i % 5), status=status, siblings_finished=(300,))
-    restored = PooledTrees(strength=4, half_life=50)
-    restored.restore(json.loads(json.dumps(taught.state())))
+        turns = [100] * (2 + i % 5)
+        live(taught, f"t{i}", turns, status=status, group_id=f"p{i}", siblings_finished=(300,))
+    restored = make_estimator(name, half_life=50)
     asked = trajectory(
         turn=1, tokens=100, tools=(tool(ToolStatus.ERROR),), siblings_finished=(300,)
     )
+    assert restored.predict(asked) != taught.predict(asked)
+    restored.restore(json.loads(json.dumps(taught.state())))
     assert restored.predict(asked) == taught.predict(asked)
     for estimator in (taught, restored):
         live(estimator, "more", [900], siblings_finished=(300,))
     assert restored.predict(asked) == taught.predict(asked)
+
+
+def test_unknown_estimators_are_refused() -> None:
+    with pytest.raises(ValueError, match="tarot"):
+        make_estimator("tarot")
