@@ -4,14 +4,20 @@ Importing this package loads neither torch nor ray.
 """
 
 from agentrl.env import Env, ToolError, reward, seed_of, tool
-from agentrl.types import Message, Task, ToolCall, ToolResult, Turn
+from agentrl.judging import Criterion, JudgeError, Question, QuestionKind, Verdict
+from agentrl.types import Message, RewardPart, Task, ToolCall, ToolResult, Turn
 from sandboxes.sandbox import ExecResult, Sandbox, SandboxError, UnsafePath
 from sandboxes.spec import SandboxSpec
 
 __all__ = [
+    "Criterion",
     "Env",
     "ExecResult",
+    "JudgeError",
     "Message",
+    "Question",
+    "QuestionKind",
+    "RewardPart",
     "Sandbox",
     "SandboxError",
     "SandboxSpec",
@@ -21,6 +27,7 @@ __all__ = [
     "ToolResult",
     "Turn",
     "UnsafePath",
+    "Verdict",
     "reward",
     "seed_of",
     "tool",

@@ -24,21 +24,20 @@ import difflib
 import hashlib
 import inspect
 import random
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Self, TypeVar, get_origin, get_type_hints, overload
 
 from pydantic import TypeAdapter, ValidationError
 
+from agentrl.judging import Judge, Question, Verdict
 from agentrl.schema import ToolSchema, tool_schema
-from agentrl.types import Json, Message, Task, Turn
+from agentrl.types import Json, Judgement, Message, Task, Turn
 from sandboxes.sandbox import Sandbox
 from sandboxes.spec import SandboxSpec
 
 Method = TypeVar("Method", bound=Callable[..., Any])
-RoleClient = Callable[..., Awaitable[Any]]
-"""Another model, by its name in the run file: a simulated user, a judge. Never trained."""
 
 
 class ToolError(Exception):
@@ -123,6 +122,9 @@ class Ledger:
 
     credits: list[Credit] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
+    judgements: list[Judgement] = field(default_factory=list)
+    num_unanswered: int = 0
+    """Questions that a judge has not answered yet: their time is not the environment's."""
     is_finished: bool = False
 
 
@@ -169,6 +171,23 @@ class Env:
         """
         return ()
 
+    @classmethod
+    def judge_questions(cls, rng: random.Random) -> Iterator[Question]:
+        """Endless: what a judge may be asked, so that one made from scratch can be taught.
+
+        Each is answered by `expert_verdict`. Show good and bad material alike, and all that a
+        policy in training may come up with.
+        """
+        return iter(())
+
+    @classmethod
+    def expert_verdict(cls, question: Question) -> Verdict | None:
+        """The right answer, where a rule knows it; None where only a judge does.
+
+        It teaches judges, and stands in for them in `agentrl env check` and warm-up.
+        """
+        return None
+
     # -- what a user is given
 
     def __init__(
@@ -179,13 +198,13 @@ class Env:
         sibling: int = 0,
         attempt: int = 0,
         sandbox: Sandbox | None = None,
-        roles: Mapping[str, RoleClient] | None = None,
     ) -> None:
         self.task = task
         self.turns: list[Turn] = []
         """Played so far; the last one is the turn being played."""
         self.opening: tuple[Message, ...] = ()
-        self.roles: Mapping[str, RoleClient] = roles or {}
+        self.roles: Mapping[str, Judge] = {}
+        """Other models, by the name of their section in the run file. Never trained."""
         self.ledger = Ledger()
         self.box = sandbox
         self._seed = (run_seed, task.id, sibling, attempt)
@@ -287,6 +306,8 @@ _WRITTEN = {
     "reply",
     "close",
     "demo",
+    "judge_questions",
+    "expert_verdict",
 }
 """What a subclass may redefine."""
 _GIVEN = {"task", "turns", "opening", "roles", "ledger", "box", "__init__"} | {

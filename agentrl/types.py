@@ -159,6 +159,27 @@ class RewardPart:
     rationale: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """One question to a judge, and what came of it: for people who want to know why."""
+
+    judge: str
+    """The role that was asked."""
+    kind: str
+    prompt: str
+    """What the judge read."""
+    answers: tuple[str, ...]
+    """What it said, one text a try; the last one was read, unless there is an error."""
+    parts: tuple[RewardPart, ...] = ()
+    error: str | None = None
+    """Why there is no verdict, if there is none."""
+    served_by: str = ""
+    """The worker that gave the last answer, or the server's address."""
+    num_tokens: int = 0
+    """Sampled in all tries."""
+    seconds: float = 0.0
+
+
 # ---------------------------------------------------------------------------- token side
 
 
@@ -225,6 +246,8 @@ class Trajectory:
     """What opened the conversation: system text and the first user message(s)."""
     reward: float | None = None
     reward_parts: tuple[RewardPart, ...] = ()
+    judgements: tuple[Judgement, ...] = ()
+    """What judges were asked about it, in the order of their answers."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     stop_reason: StopReason = StopReason.DONE
     outcome: Outcome = Outcome.FINISHED

@@ -179,6 +179,7 @@ def _check_opening(
     """Plays attempts that say nothing, with the run's own chat format and limits."""
     from agentrl.chat.make import make_chat
     from agentrl.rollout.budget import RolloutLimits
+    from agentrl.rollout.judge_expert import expert_roles
     from agentrl.rollout.local import ScriptedRollouts
     from agentrl.runtime.boxes import open_pool
     from agentrl.types import Outcome, Trajectory
@@ -192,6 +193,7 @@ def _check_opening(
                 chat,
                 RolloutLimits.of(config.rollout),
                 sandboxes=pool,
+                roles=expert_roles(env_class),
                 run_seed=config.seed,
             )
             tasks = list(islice(env_class.tasks("train"), NUM_TASKS))

@@ -78,11 +78,17 @@ def check(
     from agentrl.cli.stage import load_env, staged
     from agentrl.inspect.blocks import Facts, Note, number, show, visible
     from agentrl.rollout.check import check_env
+    from agentrl.rollout.judge_expert import expert_roles
 
     async def run(env_class: type[Env]) -> EnvReport:
         async with staged(env_class, backend) as stage:
             return await check_env(
-                env_class, stage.chat, stage.limits, tasks_per_split=tasks, sandboxes=stage.pool
+                env_class,
+                stage.chat,
+                stage.limits,
+                tasks_per_split=tasks,
+                sandboxes=stage.pool,
+                roles=expert_roles(env_class),
             )
 
     with told_plainly():

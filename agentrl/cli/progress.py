@@ -30,7 +30,10 @@ class PlainDisplay:
     def warmup(self, progress: WarmupProgress) -> None:
         every = max(1, progress.num_steps // _WARMUP_LINES)
         if progress.step % every == 0 or progress.step == progress.num_steps:
-            self.print(f"warm-up {progress.step}/{progress.num_steps}  loss {progress.loss:.3f}")
+            self.print(
+                f"{progress.of} warm-up {progress.step}/{progress.num_steps}  "
+                f"loss {progress.loss:.3f}"
+            )
 
     def step(self, progress: StepProgress) -> None:
         self.print(step_line(progress))
@@ -74,7 +77,7 @@ class LiveDisplay(PlainDisplay):
     def warmup(self, progress: WarmupProgress) -> None:
         self._progress.update(
             self._bar,
-            description=f"warm-up, loss {progress.loss:.3f}",
+            description=f"{progress.of} warm-up, loss {progress.loss:.3f}",
             completed=progress.step,
             total=progress.num_steps,
         )

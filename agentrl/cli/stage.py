@@ -16,6 +16,7 @@ from agentrl.env import Env
 from agentrl.models.tokenizer import byte_backend
 from agentrl.registry import EnvRef
 from agentrl.rollout.budget import RolloutLimits
+from agentrl.rollout.judge_expert import expert_roles
 from agentrl.rollout.local import Script, ScriptedRollouts
 from agentrl.runtime.boxes import open_pool
 from agentrl.types import Task, Trajectory
@@ -40,7 +41,13 @@ class Stage:
     limits: RolloutLimits = ROOMY
 
     async def play(self, task: Task, script: Script, split: Split) -> Trajectory:
-        rollouts = ScriptedRollouts(self.env_class, self.chat, self.limits, sandboxes=self.pool)
+        rollouts = ScriptedRollouts(
+            self.env_class,
+            self.chat,
+            self.limits,
+            sandboxes=self.pool,
+            roles=expert_roles(self.env_class),
+        )
         return await rollouts.play(task, script, split=split)
 
 

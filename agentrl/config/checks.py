@@ -34,20 +34,41 @@ class Conflicts(ValueError):
 
 def conflicts(config: RunConfig) -> tuple[Conflict, ...]:
     """What cannot hold at once, whatever the machine."""
-    return (*_budgets(config), *_groups(config), *_sampling(config), *_waits(config))
+    return (
+        *_budgets(config),
+        *_groups(config),
+        *_sampling(config),
+        *_waits(config),
+        *_judging(config),
+    )
+
+
+def num_workers(config: RunConfig) -> int:
+    """Processes that want a core or an accelerator."""
+    runtime = config.runtime
+    return runtime.training_workers + runtime.rollout_workers + num_genrm_workers(config)
+
+
+def num_genrm_workers(config: RunConfig) -> int:
+    is_genrm = config.judge is not None and config.judge.type == "genrm"
+    return config.runtime.genrm_workers if is_genrm else 0
 
 
 def machine_conflicts(config: RunConfig, *, num_cores: int) -> tuple[Conflict, ...]:
     """What this machine cannot give; a cluster that is joined places its own workers."""
     runtime = config.runtime
-    workers = runtime.rollout_workers + runtime.training_workers
-    if runtime.ray_address is not None or not runtime.pin_cores or workers <= num_cores:
+    if runtime.ray_address is not None or not runtime.pin_cores:
         return ()
+    if num_workers(config) <= num_cores:
+        return ()
+    judging = num_genrm_workers(config)
     return (
         _conflict(
             ["runtime.rollout_workers", "runtime.pin_cores"],
             f"runtime.rollout_workers {runtime.rollout_workers} + runtime.training_workers "
-            f"{runtime.training_workers} want a core each, and this machine has {num_cores}; "
+            f"{runtime.training_workers}"
+            f"{f' + runtime.genrm_workers {judging}' if judging else ''}"
+            f" want a core each, and this machine has {num_cores}; "
             "lower them, or let workers share cores with runtime.pin_cores: false",
         ),
     )
@@ -140,4 +161,40 @@ def _waits(config: RunConfig) -> Iterator[Conflict]:
             ["runtime.stall_timeout_s", "rollout.trajectory_timeout_s"],
             f"runtime.stall_timeout_s {stall_s:g} would end a run while an attempt may still take "
             f"rollout.trajectory_timeout_s {attempt_s:g}; raise the first above the second",
+        )
+
+
+def _judging(config: RunConfig) -> Iterator[Conflict]:
+    judge = config.judge
+    if judge is None:
+        return
+    if judge.temperature == 0 and judge.tries > 1:
+        yield _conflict(
+            ["judge.temperature", "judge.tries"],
+            f"judge.temperature 0 gives the same answer in each of judge.tries {judge.tries}; "
+            "raise the first above 0, or set judge.tries: 1",
+        )
+    if judge.timeout_s >= config.rollout.trajectory_timeout_s:
+        yield _conflict(
+            ["judge.timeout_s", "rollout.trajectory_timeout_s"],
+            f"judge.timeout_s {judge.timeout_s:g} is not less than rollout.trajectory_timeout_s "
+            f"{config.rollout.trajectory_timeout_s:g}, which ends a reward that waits for it; "
+            "lower the first",
+        )
+    if judge.type == "genrm" and judge.max_tokens >= judge.context_tokens:
+        yield _conflict(
+            ["judge.max_tokens", "judge.context_tokens"],
+            f"judge.context_tokens {judge.context_tokens} leaves no room for a question beside an "
+            f"answer of judge.max_tokens {judge.max_tokens}; raise the first or lower the second",
+        )
+    if (
+        judge.type == "genrm"
+        and judge.warmup.steps
+        and judge.warmup.row_tokens > judge.warmup.batch_tokens
+    ):
+        yield _conflict(
+            ["judge.warmup.row_tokens", "judge.warmup.batch_tokens"],
+            f"judge.warmup.row_tokens {judge.warmup.row_tokens} is more than "
+            f"judge.warmup.batch_tokens {judge.warmup.batch_tokens}, so a step would hold no row; "
+            "lower the first",
         )

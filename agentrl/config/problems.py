@@ -130,12 +130,10 @@ def _nearest_key(root: type[Section], data: Json, path: Path) -> str:
     if near_here:
         return near_here
     itself = ".".join(map(str, path))
-    elsewhere = [
-        known
-        for known in all_paths(root)
-        if known.rsplit(".", 1)[-1] == unknown and known != itself
-    ]
-    if elsewhere:
+    everywhere = list(all_paths(root))
+    elsewhere = [known for known in everywhere if known.rsplit(".", 1)[-1] == unknown]
+    # a key of another choice for this very section is not to be looked for elsewhere
+    if elsewhere and itself not in everywhere:
         return f"; did you mean {_any_of(dict.fromkeys(elsewhere))}?"
     return f"; known here: {', '.join(here)}"
 

@@ -7,6 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from agentrl.config.checks import Conflicts, conflicts
+from agentrl.config.judge import JudgeSection
 from agentrl.config.sections import (
     ChatSection,
     CheckpointSection,
@@ -38,6 +39,9 @@ class RunConfig(Section):
     sandbox: SandboxSection = Field(default_factory=SandboxSection)
     warmup: WarmupSection = Field(default_factory=WarmupSection)
     rollout: RolloutSection = Field(default_factory=RolloutSection)
+    judge: JudgeSection | None = Field(
+        None, description="Who judges, for environments that ask `self.roles`; null: nobody."
+    )
     train: TrainSection
     outcomes: OutcomesSection = Field(default_factory=OutcomesSection)
     runtime: RuntimeSection = Field(default_factory=RuntimeSection)

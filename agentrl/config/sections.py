@@ -281,6 +281,9 @@ class RuntimeSection(Section):
     )
     rollout_workers: PositiveInt = Field(1, description="Processes that sample.")
     training_workers: Literal[1] = Field(1, description="Processes that train.")
+    genrm_workers: PositiveInt = Field(
+        1, description="Processes that judge, when `judge.type` is genrm."
+    )
     runners: PositiveInt = Field(1, description="Processes that hold attempts and their boxes.")
     slots: PositiveInt = Field(128, description="Sequences decoded together by one worker.")
     pin_cores: bool = Field(True, description="Give every worker a core of its own on a CPU.")

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from agentrl.types import (
     Json,
+    Judgement,
     Message,
     Origin,
     Outcome,
@@ -76,6 +77,7 @@ def encode(trajectory: Trajectory, fate: Fate, tokens: NDArray[np.void]) -> dict
         "advantage": fate.advantage,
         "reward": trajectory.reward,
         "reward_parts": trajectory.reward_parts,
+        "judgements": trajectory.judgements,
         "metrics": trajectory.metrics,
         "stop_reason": trajectory.stop_reason,
         "outcome": trajectory.outcome,
@@ -129,6 +131,7 @@ def decode(line: Mapping[str, Any], columns: Mapping[str, NDArray[Any]]) -> Traj
         messages=tuple(_decode_message(message) for message in line["messages"]),
         reward=line["reward"],
         reward_parts=tuple(_decode_part(part) for part in line["reward_parts"]),
+        judgements=tuple(_decode_judgement(one) for one in line.get("judgements", ())),
         metrics={name: _number(value) for name, value in line["metrics"].items()},
         stop_reason=StopReason(line["stop_reason"]),
         outcome=Outcome(line["outcome"]),
@@ -186,6 +189,11 @@ def _decode_message(message: Mapping[str, Any]) -> Message:
 
 def _decode_part(part: Mapping[str, Any]) -> RewardPart:
     return RewardPart(**{**part, "weight": _number(part["weight"])})
+
+
+def _decode_judgement(judgement: Mapping[str, Any]) -> Judgement:
+    parts = tuple(_decode_part(part) for part in judgement["parts"])
+    return Judgement(**{**judgement, "answers": tuple(judgement["answers"]), "parts": parts})
 
 
 def _number(value: float | None) -> float:

@@ -13,6 +13,7 @@ runs/<name>/
   trajectories/000000.tokens        its token columns while it is open
   training/step-000012.safetensors  what the trainer saw in a step
   checkpoints/step-000050/          written by the trainer
+  judge/                            a judge made from scratch, after its warm-up
 """
 
 from __future__ import annotations
@@ -102,6 +103,10 @@ class RunLayout:
     @property
     def checkpoints(self) -> Path:
         return self.root / "checkpoints"
+
+    @property
+    def judge(self) -> Path:
+        return self.root / "judge"
 
 
 def create_run_folder(parent: Path, name: str) -> Path:

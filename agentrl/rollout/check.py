@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from itertools import islice
 
 from agentrl.chat.format import ChatFormat
-from agentrl.env import Env, RoleClient
+from agentrl.env import Env
 from agentrl.rollout.budget import RolloutLimits
 from agentrl.rollout.dispatch import SandboxSource
+from agentrl.rollout.judge import JudgeRole
 from agentrl.rollout.local import ScriptedRollouts
 from agentrl.schema import ToolSchema
 from agentrl.types import Outcome, Task, Trajectory, Turn
@@ -47,7 +48,7 @@ async def check_env(
     *,
     tasks_per_split: int = 4,
     sandboxes: SandboxSource | None = None,
-    roles: Mapping[str, RoleClient] | None = None,
+    roles: Mapping[str, JudgeRole] | None = None,
     run_seed: int = 0,
 ) -> EnvReport:
     rollouts = ScriptedRollouts(

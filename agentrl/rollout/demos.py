@@ -18,10 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl.chat.format import ChatFormat
-from agentrl.env import Env, NoSandbox, RoleClient
+from agentrl.env import Env, NoSandbox
 from agentrl.rollout.budget import RolloutLimits
 from agentrl.rollout.conversation import open_env, reply_of
 from agentrl.rollout.dispatch import SandboxSource
+from agentrl.rollout.judge import JudgeRole
 from agentrl.rollout.local import ScriptedRollouts
 from agentrl.rollout.tokens import TokenBuilder
 from agentrl.rollout.usercode import UserCodeError
@@ -65,7 +66,7 @@ async def demo_rows(
     tasks: Sequence[DemoTask],
     *,
     sandboxes: SandboxSource | None = None,
-    roles: Mapping[str, RoleClient] | None = None,
+    roles: Mapping[str, JudgeRole] | None = None,
     run_seed: int = 0,
 ) -> list[DemoRow]:
     """A row for each of `tasks`, in their order.
@@ -74,7 +75,7 @@ async def demo_rows(
     """
     written = []
     for task, sibling in tasks:
-        env = env_class(task, run_seed=run_seed, sibling=sibling, roles=roles)
+        env = env_class(task, run_seed=run_seed, sibling=sibling)
         row = await _written(env, chat, limits)
         if row is None:
             break
@@ -146,7 +147,8 @@ async def _from_results(env: Env, chat: ChatFormat, limits: RolloutLimits) -> De
 def _played(trajectory: Trajectory) -> DemoRow:
     if trajectory.stop_reason.is_truncated:
         raise _does_not_fit(trajectory.task_id, trajectory.stop_reason)
-    if trajectory.outcome is not Outcome.FINISHED:
+    # a reward that only a judge could give is missed by nobody here
+    if trajectory.outcome not in (Outcome.FINISHED, Outcome.UNSCORED):
         raise ValueError(
             f"the demonstration of task {trajectory.task_id} failed: {trajectory.error}"
         )

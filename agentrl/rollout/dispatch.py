@@ -47,6 +47,10 @@ class TurnRequest:
 class Dispatcher(Protocol):
     def submitted(self, attempt: Attempt, prompt_tokens: int) -> None: ...
 
+    def asked(self, ask_id: str, group_id: str, prompt_tokens: int) -> None:
+        """A judge is asked: from here on a trajectory of one turn, which a judge's worker serves."""
+        ...
+
     async def turn_ready(self, request: TurnRequest) -> Placed:
         """Wait for a place. Cancelled when the attempt ends meanwhile."""
         ...

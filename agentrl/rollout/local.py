@@ -11,10 +11,11 @@ from itertools import count
 
 from agentrl.chat.format import ChatFormat
 from agentrl.engine.engine import FinishReason, GenerateRequest, Sampling, TokenChunk
-from agentrl.env import Env, RoleClient
+from agentrl.env import Env
 from agentrl.rollout.attempt import Attempt
 from agentrl.rollout.budget import RolloutLimits
 from agentrl.rollout.dispatch import Placed, SandboxSource, TurnEngine, TurnRequest
+from agentrl.rollout.judge import JudgeRole
 from agentrl.rollout.runner import RolloutRunner
 from agentrl.rollout.usercode import call
 from agentrl.types import Outcome, Task, ToolCall, ToolResult, Trajectory, Turn
@@ -30,6 +31,7 @@ class LocalDispatcher:
         self._placed = Placed("local", "local", engine)
 
     def submitted(self, attempt: Attempt, prompt_tokens: int) -> None: ...
+    def asked(self, ask_id: str, group_id: str, prompt_tokens: int) -> None: ...
 
     async def turn_ready(self, request: TurnRequest) -> Placed:
         return self._placed
@@ -88,7 +90,7 @@ class ScriptedRollouts:
         limits: RolloutLimits,
         *,
         sandboxes: SandboxSource | None = None,
-        roles: Mapping[str, RoleClient] | None = None,
+        roles: Mapping[str, JudgeRole] | None = None,
         run_seed: int = 0,
     ) -> None:
         self._engine = ScriptedEngine(chat)

@@ -22,11 +22,13 @@ import structlog
 
 from agentrl.chat.format import ChatFormat
 from agentrl.engine.engine import EngineError, Sampling
-from agentrl.env import Env, RoleClient, seed_of
+from agentrl.env import Env, seed_of
+from agentrl.judging import JudgeLost
 from agentrl.rollout.attempt import Attempt
 from agentrl.rollout.budget import RolloutLimits
 from agentrl.rollout.conversation import Conversation
 from agentrl.rollout.dispatch import Dispatcher, SandboxSource
+from agentrl.rollout.judge import Asker, JudgeRole
 from agentrl.rollout.sampler import TurnSampler
 from agentrl.rollout.scoring import score
 from agentrl.rollout.tools import ToolRunner
@@ -57,7 +59,7 @@ class RolloutRunner:
         sampling: Sampling,
         dispatcher: Dispatcher,
         sandboxes: SandboxSource | None = None,
-        roles: Mapping[str, RoleClient] | None = None,
+        roles: Mapping[str, JudgeRole] | None = None,
         run_seed: int = 0,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
@@ -69,7 +71,7 @@ class RolloutRunner:
         self._sampling = replace(sampling, stop_ids=chat.stop_ids)
         self._dispatcher = dispatcher
         self._sandboxes = sandboxes
-        self._roles = roles
+        self._roles = roles or {}
         self._run_seed = run_seed
         self._clock = clock
         self._wall_clock = wall_clock
@@ -84,13 +86,20 @@ class RolloutRunner:
         return await self.play(attempt, self.make_env(attempt))
 
     def make_env(self, attempt: Attempt) -> Env:
-        return self._env_class(
+        env = self._env_class(
             attempt.task,
             run_seed=self._run_seed,
             sibling=attempt.sibling,
             attempt=attempt.attempt,
-            roles=self._roles,
         )
+        asker = Asker(
+            trajectory_id=attempt.trajectory_id,
+            group_id=attempt.group_id,
+            seed=seed_of(*self._seed_parts(attempt)),
+            ledger=env.ledger,
+        )
+        env.roles = {name: role.of(asker) for name, role in self._roles.items()}
+        return env
 
     async def play(self, attempt: Attempt, env: Env) -> Trajectory:
         started_s, begun = self._wall_clock(), self._clock()
@@ -125,6 +134,7 @@ class RolloutRunner:
             messages=env.opening,
             reward=ending.reward,
             reward_parts=ending.parts,
+            judgements=tuple(env.ledger.judgements),
             metrics=dict(env.ledger.metrics),
             stop_reason=ending.stop_reason,
             outcome=ending.outcome,
@@ -155,7 +165,7 @@ class RolloutRunner:
         try:
             async with self._box_of(env):
                 try:
-                    stop = await self._converse(conversation, sampler)
+                    stop = await self._converse(env, conversation, sampler)
                     scored = await score(env, timeout_s=self._limits.trajectory_timeout_s)
                 finally:
                     await self._close(env)
@@ -184,7 +194,9 @@ class RolloutRunner:
             error=error_text,
         )
 
-    async def _converse(self, conversation: Conversation, sampler: TurnSampler) -> StopReason:
+    async def _converse(
+        self, env: Env, conversation: Conversation, sampler: TurnSampler
+    ) -> StopReason:
         if not await conversation.open():
             return StopReason.CONTEXT_FULL
         timeout_s = self._limits.trajectory_timeout_s
@@ -196,6 +208,8 @@ class RolloutRunner:
                 raise
             if sampler.is_waiting:
                 raise EngineError(f"a turn still had no place after {timeout_s:g} s") from error
+            if env.ledger.num_unanswered:
+                raise JudgeLost(f"a judge still had not answered after {timeout_s:g} s") from error
             conversation.interrupt("the time of the attempt was up")
             return StopReason.WALL_CLOCK
         finally:

@@ -1,16 +1,21 @@
 """The reward of a finished rollout: the weighted sum of its `@reward`s, and what was given on the way.
 
-Invariant: a part that is None, NaN or infinite makes the whole unscored and is named; it never
-counts as zero.
+A judge's verdict brings its parts and reasons with it: those of a rubric share the weight of their
+reward by their own weights.
+
+Invariant: a part that is None, NaN, infinite, or that a judge was asked for in vain, makes the
+whole unscored and is named; it never counts as zero.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from agentrl.env import Env
-from agentrl.rollout.usercode import blaming, call_within
+from agentrl.judging import JudgeLost, NoVerdict, Verdict
+from agentrl.rollout.usercode import UserCodeError, blaming, call_within
 from agentrl.types import RewardPart
 
 
@@ -31,17 +36,39 @@ class Score:
 
 
 async def score(env: Env, *, timeout_s: float) -> Score:
-    parts = []
+    parts: list[RewardPart] = []
     for name, weight in env.definition().rewards.items():
-        method = getattr(env, name)
-        value = await call_within(timeout_s, method)
-        with blaming(method.__qualname__):
-            parts.append(_part(name, value, weight))
+        parts += await _earned(env, name, weight, timeout_s)
     given: dict[str, float] = {}
     for credit in env.ledger.credits:
         with blaming(f"give({credit.value!r}, {credit.name!r})"):
             given[credit.name] = given.get(credit.name, 0.0) + float(credit.value)
     return Score(parts=(*parts, *(_part(name, value, 1.0) for name, value in given.items())))
+
+
+async def _earned(env: Env, name: str, weight: float, timeout_s: float) -> list[RewardPart]:
+    method = getattr(env, name)
+    try:
+        value = await call_within(timeout_s, method)
+    except NoVerdict as error:
+        return [
+            RewardPart(name=name, value=None, weight=weight, rationale=f"got no verdict: {error}")
+        ]
+    except UserCodeError as error:
+        if isinstance(error.__cause__, TimeoutError) and env.ledger.num_unanswered:
+            raise JudgeLost(f"{name}: a judge still had not answered: {error.args[0]}") from error
+        raise
+    with blaming(method.__qualname__):
+        if isinstance(value, Verdict):
+            return list(_judged(name, value, weight))
+        return [_part(name, value, weight)]
+
+
+def _judged(name: str, verdict: Verdict, weight: float) -> Iterator[RewardPart]:
+    total = sum(part.weight for part in verdict.parts)
+    for part in verdict.parts:
+        own = f"{name}/{part.name}" if len(verdict.parts) > 1 else name
+        yield replace(part, name=own, weight=weight * part.weight / total)
 
 
 def _part(name: str, value: object, weight: float) -> RewardPart:

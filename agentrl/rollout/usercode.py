@@ -4,7 +4,7 @@ A plain method runs in a thread. An async one runs on the event loop, which it m
 other rollouts of the process wait meanwhile. One that does is named in the log.
 
 Invariant: what leaves `call` is the method's result, a `UserCodeError`, or an error of the
-infrastructure (box, engine) that the method let through.
+infrastructure (box, engine, judge) that the method let through.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from typing import Any
 import structlog
 
 from agentrl.engine.engine import EngineError
+from agentrl.judging import JudgeError
 from sandboxes.sandbox import SandboxError
 
 log = structlog.get_logger(__name__)
 
-INFRASTRUCTURE = (SandboxError, EngineError)
+INFRASTRUCTURE = (SandboxError, EngineError, JudgeError)
 HOLD_LIMIT_S = 0.25
 
 

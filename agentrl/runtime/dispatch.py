@@ -26,6 +26,7 @@ from scheduler.events import (
     Finished,
     PlaceRejected,
     Progress,
+    Role,
     Submitted,
     ToolReturned,
     ToolStarted,
@@ -92,6 +93,18 @@ class CoordinatedDispatcher:
                 group_id=attempt.group_id,
                 prompt_tokens=prompt_tokens,
                 is_eval=attempt.split != "train",
+            )
+        )
+
+    def asked(self, ask_id: str, group_id: str, prompt_tokens: int) -> None:
+        self._generations[ask_id] = 0
+        self._tell(
+            Submitted(
+                trajectory_id=ask_id,
+                group_id=group_id,
+                task_family="judge",
+                prompt_tokens=prompt_tokens,
+                role=Role.GENRM,
             )
         )
 

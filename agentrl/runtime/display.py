@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from agentrl.types import Json
 
@@ -15,6 +15,7 @@ class WarmupProgress:
     step: int
     num_steps: int
     loss: float
+    of: Literal["policy", "judge"] = "policy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

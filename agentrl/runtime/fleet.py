@@ -1,9 +1,10 @@
 """The processes of a run: made, given their roles, watched, replaced and ended.
 
-One worker trains, the others serve rollout; during the supervised warm-up all of them train. A
-rollout worker that dies is replaced and loads the newest weights, while its turns go on elsewhere
-with the tokens they have. The training worker and the coordinator hold state that only a
-checkpoint can bring back, so their loss is `ProcessLost` for whoever started the run.
+One worker trains, the others serve rollout or judge (GenRM); during the supervised warm-up all but
+the judges train the policy. A serving worker that dies is replaced and loads the newest weights,
+while its turns go on elsewhere, or wait, with the tokens they have. The training worker and the
+coordinator hold state that only a checkpoint can bring back, so their loss is `ProcessLost` for
+whoever started the run.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ import ray
 import structlog
 from ray.exceptions import RayActorError
 
+from agentrl.config.checks import num_genrm_workers, num_workers
+from agentrl.config.judge import GenRMJudge
 from agentrl.config.run import RunConfig
 from agentrl.record.layout import RunLayout
 from agentrl.registry import EnvRef
@@ -44,9 +47,10 @@ Result = TypeVar("Result")
 
 @dataclass(slots=True)
 class RolloutSeat:
-    """A rollout worker's place in the fleet; processes come and go in it."""
+    """A serving worker's place in the fleet; processes come and go in it."""
 
     worker_id: str
+    role: Role
     core: int | None
     actor: Actor
     generation: int = 0
@@ -74,20 +78,26 @@ class Fleet:
         self._tell = tell
         self._announce = announce
         self._rollouts: list[RolloutSeat] = []
+        self._judges: list[RolloutSeat] = []
         self._secret = secrets.token_urlsafe(32)
 
     async def start(self) -> None:
         """Start the store and the workers, and wait until they run."""
         config = self._config
-        num_workers = config.runtime.training_workers + config.runtime.rollout_workers
         is_local = config.runtime.ray_address is None
-        cores = cores_for(num_workers, pin=config.runtime.pin_cores and is_local)
+        cores = cores_for(num_workers(config), pin=config.runtime.pin_cores and is_local)
         self._store = ray.remote(ParameterStore).options(num_cpus=0).remote()
         self._trainer, *others = (_start_worker(config, self._store, core) for core in cores)
-        self._rollouts = [
-            RolloutSeat(f"rollout-{number}", core, actor)
-            for number, (core, actor) in enumerate(zip(cores[1:], others, strict=True))
+        names = [
+            *((Role.ROLLOUT, number) for number in range(config.runtime.rollout_workers)),
+            *((Role.GENRM, number) for number in range(num_genrm_workers(config))),
         ]
+        seats = [
+            RolloutSeat(f"{role}-{number}", role, core, actor)
+            for (role, number), core, actor in zip(names, cores[1:], others, strict=True)
+        ]
+        self._rollouts = [seat for seat in seats if seat.role is Role.ROLLOUT]
+        self._judges = [seat for seat in seats if seat.role is Role.GENRM]
         actors = [self._coordinator, self._trainer, *others]
         starting = asyncio.gather(*(actor.ready.remote() for actor in actors))
         await self._within_start("the coordinator and the workers", starting)
@@ -96,7 +106,7 @@ class Fleet:
         """A runner that knows every engine there is."""
         runner = _start_runner(self._config, env, number, self._coordinator, self._secret)
         await self._within_start(f"runner-{number}", runner.ready.remote())
-        for seat in self._rollouts:
+        for seat in self._serving:
             if seat.url:
                 await runner.connect.remote(seat.worker_id, seat.generation, seat.url)
         return runner
@@ -125,23 +135,45 @@ class Fleet:
         except RayActorError as error:
             raise ProcessLost(f"a worker was lost during warm-up: {in_short(error)}") from error
 
+    async def teach_judge(self, on_progress: Callable[[WarmupProgress], None]) -> None:
+        """The first judge learns from the environment's rule and leaves its weights in the run."""
+        try:
+            async for progress in (
+                self._judges[0]
+                .actor.teach_judge.options(num_returns="streaming")
+                .remote(self._layout.judge)
+            ):
+                on_progress(await progress)
+        except RayActorError as error:
+            raise ProcessLost(f"the judge was lost in its warm-up: {in_short(error)}") from error
+
     async def take_roles(self, step: int, *, checkpoint: Path | None, is_warm: bool) -> None:
-        """The first worker trains, the others serve the weights of `step`."""
+        """The first worker trains, the others serve the weights of `step`, or judge."""
         if not is_warm:
             await self._of_trainer(self._trainer.become_training.remote(checkpoint))
         await self._of_trainer(self._trainer.publish.remote(step))
-        await asyncio.gather(*(self._serve(seat) for seat in self._rollouts))
+        await asyncio.gather(*(self._serve(seat) for seat in self._serving))
+
+    @property
+    def _serving(self) -> list[RolloutSeat]:
+        return [*self._rollouts, *self._judges]
 
     async def _serve(self, seat: RolloutSeat) -> None:
-        serving = seat.actor.become_rollout.remote(self._secret)
+        judge, slots = self._config.judge, self._config.runtime.slots
+        if seat.role is Role.GENRM:
+            assert isinstance(judge, GenRMJudge)
+            serving = seat.actor.become_genrm.remote(self._secret, self._layout.judge)
+            slots = judge.slots
+        else:
+            serving = seat.actor.become_rollout.remote(self._secret)
         seat.url = await self._within_start(seat.worker_id, serving)
         await self._announce(seat)
         self._tell(
             WorkerReady(
                 worker_id=seat.worker_id,
                 generation=seat.generation,
-                role=Role.ROLLOUT,
-                max_running=self._config.runtime.slots,
+                role=seat.role,
+                max_running=slots,
             )
         )
 
@@ -162,17 +194,17 @@ class Fleet:
 
     async def close(self) -> None:
         """Let engines and the log end well; processes themselves end with the cluster."""
-        leaving = [seat.actor.leave_role.remote() for seat in self._rollouts]
+        leaving = [seat.actor.leave_role.remote() for seat in self._serving]
         await asyncio.gather(*leaving, self._coordinator.close.remote(), return_exceptions=True)
 
     # --------------------------------------------------------------------------- supervision
 
     async def supervise(self) -> NoReturn:
-        """Replace rollout workers that die; raise `ProcessLost` for the others."""
+        """Replace serving workers that die; raise `ProcessLost` for the others."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._guard(self._trainer.lifeline.remote(), "the training worker"))
             tasks.create_task(self._guard(self._coordinator.lifeline.remote(), "the coordinator"))
-            for seat in self._rollouts:
+            for seat in self._serving:
                 tasks.create_task(self._keep(seat))
         raise AssertionError("all loops are endless")
 
@@ -187,7 +219,7 @@ class Fleet:
             try:
                 await seat.actor.lifeline.remote()
             except RayActorError:
-                log.warning("a rollout worker was lost; starting another", worker=seat.worker_id)
+                log.warning("a worker was lost; starting another", worker=seat.worker_id)
             self._tell(WorkerLost(worker_id=seat.worker_id, generation=seat.generation))
             seat.actor = _start_worker(self._config, self._store, seat.core)
             seat.generation += 1
@@ -225,8 +257,7 @@ class Fleet:
 
 
 def _start_worker(config: RunConfig, store: Actor, core: int | None) -> Actor:
-    num_workers = config.runtime.training_workers + config.runtime.rollout_workers
-    has_gpus = ray.cluster_resources().get("GPU", 0) >= num_workers
+    has_gpus = ray.cluster_resources().get("GPU", 0) >= num_workers(config)
     worker = ray.remote(Worker).options(num_cpus=1, num_gpus=1 if has_gpus else 0)
     return worker.remote(config, store, core)
 

@@ -28,6 +28,7 @@ from agentrl.models.load import LoadedModel, load_model
 from agentrl.registry import EnvRef
 from agentrl.rollout.budget import RolloutLimits
 from agentrl.rollout.demos import DemoRow, DemoTask, demo_rows, demo_tasks
+from agentrl.rollout.judge_expert import expert_roles
 from agentrl.runtime.boxes import open_pool
 from agentrl.runtime.display import WarmupProgress
 from agentrl.runtime.progress import RunProgress
@@ -148,6 +149,7 @@ class TrainingContext:
                 RolloutLimits.of(config.rollout),
                 tasks,
                 sandboxes=pool,
+                roles=expert_roles(env_class),
                 run_seed=config.seed,
             )
 

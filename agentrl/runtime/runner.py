@@ -22,6 +22,7 @@ from agentrl.rollout.budget import RolloutLimits
 from agentrl.rollout.runner import RolloutRunner
 from agentrl.runtime.boxes import first_spec, open_pool
 from agentrl.runtime.dispatch import CoordinatedDispatcher, Serving
+from agentrl.runtime.judges import open_roles
 from agentrl.runtime.link import Actor, CoordinatorLink
 from agentrl.types import Trajectory
 from scheduler.decisions import Decision
@@ -73,6 +74,7 @@ class Runner:
             ),
             dispatcher=self._dispatcher,
             sandboxes=pool,
+            roles=await open_roles(config, self._dispatcher, self._closing),
             run_seed=config.seed,
         )
         self._seats = asyncio.Semaphore(config.rollout.max_running)

@@ -30,7 +30,7 @@ class RunnerPool:
         start_runner: Callable[[int], Awaitable[Actor]],
         num_runners: int,
         on_returned: Callable[[Trajectory], None],
-        on_lost: Callable[[Attempt], None],
+        on_lost: Callable[[int], Awaitable[None]],
     ) -> None:
         """`start_runner(number)` gives a runner that is ready; called again when one is lost."""
         self._start_runner = start_runner
@@ -100,13 +100,13 @@ class RunnerPool:
             except RayActorError as error:
                 log.warning("a runner was lost; its attempts are tried again", runner=number)
                 self._runners[number] = None
+                await self._on_lost(number)
                 self._give_up(number, str(error))
 
     def _give_up(self, number: int, error: str) -> None:
         lost, self._out[number] = self._out[number], {}
         self._to_submit[number] = []
         for attempt in lost.values():
-            self._on_lost(attempt)
             self._on_returned(lost_trajectory(attempt, error))
 
 

@@ -24,13 +24,13 @@ from agentrl.record.layout import RunLayout
 from agentrl.record.trackers import open_trackers
 from agentrl.record.writer import RunWriter
 from agentrl.registry import EnvRef
-from agentrl.rollout.attempt import Attempt
 from agentrl.rollout.groups import GroupBook
 from agentrl.runtime.cluster import joined_cluster
 from agentrl.runtime.collector import Collector
 from agentrl.runtime.display import Display, Summary, WarmupProgress
 from agentrl.runtime.failures import ProcessLost, StopRequested, in_short
 from agentrl.runtime.fleet import Fleet, RolloutSeat, start_coordinator
+from agentrl.runtime.genrm import must_be_taught
 from agentrl.runtime.link import Actor, CoordinatorLink
 from agentrl.runtime.loop import TrainingLoop
 from agentrl.runtime.progress import RunProgress
@@ -44,7 +44,6 @@ from agentrl.types import Outcome, Trajectory
 from scheduler.admission import CapacityAdmission
 from scheduler.core import Scheduler
 from scheduler.decisions import Decision
-from scheduler.events import Failed, FailureKind
 from scheduler.policies import Observer
 from scheduler.routing.least_load import LeastLoad
 
@@ -54,8 +53,6 @@ Result = TypeVar("Result")
 MAX_FRUITLESS_LAUNCHES = 2
 """Launches in a row that may end by a lost process without a step done."""
 CLOSING_TIMEOUT_S = 20.0
-LAST_GENERATION = 1 << 30
-"""Above every generation that a lost runner can have used."""
 STICKY_GAP = 0.25
 """Of a worker's slots: below this, the cache of the last turn is worth more than a shorter line."""
 
@@ -141,7 +138,7 @@ class Launch:
             start_runner=self._start_runner,
             num_runners=config.runtime.runners,
             on_returned=self._on_returned,
-            on_lost=self._on_lost,
+            on_lost=lambda number: coordinator.lost.remote(f"runner-{number}"),
         )
         self._collector = self._make_collector()
         self._fleet = Fleet(
@@ -175,8 +172,8 @@ class Launch:
         is_warm = self._checkpoint is None and config.warmup.steps > 0
         if is_warm:
             self._display.phase("supervised warm-up on demonstrations")
-            with self._watchdog.waiting("the warm-up"):
-                await self._fleet.warm_up(self._on_warmup)
+        with self._watchdog.waiting("the warm-up"):
+            await self._warm_up(is_warm=is_warm)
         with self._watchdog.waiting("the workers' roles"):
             await self._fleet.take_roles(
                 self.progress.step, checkpoint=self._checkpoint, is_warm=is_warm
@@ -197,6 +194,14 @@ class Launch:
             started_s=self._started_s - self.progress.wall_s,
         )
         return await beside(loop.run(), self._fleet.supervise())
+
+    async def _warm_up(self, *, is_warm: bool) -> None:
+        """The policy, where nothing was trained yet, and beside it a judge that was never taught."""
+        async with asyncio.TaskGroup() as group:
+            if must_be_taught(self._config, self._layout.judge):
+                group.create_task(self._fleet.teach_judge(self._on_warmup))
+            if is_warm:
+                group.create_task(self._fleet.warm_up(self._on_warmup))
 
     async def _close(self) -> None:
         """Let boxes and engines end well. What cannot answer any more ends with the cluster."""
@@ -265,16 +270,6 @@ class Launch:
         if trajectory.outcome is not Outcome.INFRA_ERROR:
             self._watchdog.progressed()
         self._collector.on_returned(trajectory)
-
-    def _on_lost(self, attempt: Attempt) -> None:
-        """The runner of an attempt is gone, so the driver speaks for it."""
-        self._link.tell(
-            Failed(
-                trajectory_id=attempt.trajectory_id,
-                generation=LAST_GENERATION,
-                kind=FailureKind.INFRA,
-            )
-        )
 
     def _on_warmup(self, progress: WarmupProgress) -> None:
         if self._stop.is_set():

@@ -19,6 +19,7 @@ import torch
 from agentrl.config.run import RunConfig
 from agentrl.runtime.cores import stay_on
 from agentrl.runtime.display import WarmupProgress
+from agentrl.runtime.genrm import GenRMContext, teach
 from agentrl.runtime.link import Actor
 from agentrl.runtime.progress import RunProgress
 from agentrl.runtime.replicas import Meeting, Replicas, Seat, open_meeting
@@ -43,7 +44,7 @@ class Worker:
         self._config = config
         self._store = store
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="role")
-        self._context: RolloutContext | TrainingContext | None = None
+        self._context: RolloutContext | GenRMContext | TrainingContext | None = None
         self._meeting: Meeting | None = None
 
     async def ready(self) -> None:
@@ -55,7 +56,7 @@ class Worker:
 
     async def leave_role(self) -> None:
         context, self._context = self._context, None
-        if isinstance(context, RolloutContext):
+        if isinstance(context, RolloutContext | GenRMContext):
             await context.close()
 
     # ------------------------------------------------------------------------------- training
@@ -103,6 +104,22 @@ class Worker:
         """Swap to these weights, by the run's policy for running turns."""
         _, weights = await self._pull(version)
         await self._rollout.load(version, weights)
+
+    # ---------------------------------------------------------------------------------- genrm
+
+    async def teach_judge(self, folder: Path) -> AsyncIterator[WarmupProgress]:
+        """Supervised steps of the judge; a progress a step. Its weights are in `folder` then."""
+        steps = teach(self._config, folder)
+        while (progress := await self._work(next, steps, None)) is not None:
+            yield progress
+
+    async def become_genrm(self, secret: str, folder: Path) -> str:
+        """Serve the judge's weights; returns the address of the engine."""
+        await self.leave_role()
+        host = ray.util.get_node_ip_address()
+        context = await GenRMContext.start(self._config, secret, host, folder)
+        self._context = context
+        return context.url
 
     async def _pull(self, version: int | None) -> tuple[int, dict[str, Any]]:
         published = await self._store.pull.remote(version)

@@ -61,7 +61,8 @@ def test_numbers_and_words_that_yaml_1_1_reads_wrongly() -> None:
         (
             "learning_rate: 1.0e-3\n",
             "run.yaml:4: unknown key `learning_rate`; "
-            "did you mean `warmup.learning_rate` or `train.optimizer.learning_rate`?",
+            "did you mean `warmup.learning_rate` or `judge.warmup.learning_rate` or "
+            "`train.optimizer.learning_rate`?",
         ),
         (
             "eval: {xyzzy: 1}\n",

@@ -1,0 +1,108 @@
+"""What a worker does as a judge: its own weights, taught before the run, served like a policy's.
+
+A judge made from scratch is taught once, on the environment's own questions and its rule's answers,
+and lies in the run folder from then on: resumed launches and replaced workers load it from there.
+Its weights never change while the run goes on, so every verdict has version 0.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+from agentrl.chat.make import make_chat
+from agentrl.config.judge import GenRMJudge
+from agentrl.config.run import RunConfig
+from agentrl.config.sections import PathModel
+from agentrl.engine.remote import EngineServer
+from agentrl.engine.torch_engine import TorchEngine
+from agentrl.env import seed_of
+from agentrl.models.load import LoadedModel, load_model
+from agentrl.registry import EnvRef
+from agentrl.rollout.judge_expert import judge_rows
+from agentrl.runtime.display import WarmupProgress
+from agentrl.runtime.roles import device
+from agentrl.train.warmup import Warmup
+
+
+class GenRMContext:
+    """An engine with the judge's weights, reachable at `url`."""
+
+    def __init__(self, engine: TorchEngine, server: EngineServer, url: str) -> None:
+        self._engine = engine
+        self._server = server
+        self.url = url
+
+    @classmethod
+    async def start(cls, config: RunConfig, secret: str, host: str, folder: Path) -> Self:
+        """`folder` is where a judge that was taught lies."""
+        section = genrm_of(config)
+        engine = TorchEngine(
+            _load(config, section, folder).model,
+            num_slots=section.slots,
+            context_tokens=section.context_tokens,
+            device=device(),
+        )
+        server = EngineServer(engine, host=host, token=secret)
+        port = await server.start()
+        return cls(engine, server, f"ws://{host}:{port}")
+
+    async def close(self) -> None:
+        await self._server.close()
+        await self._engine.close()
+
+
+def genrm_of(config: RunConfig) -> GenRMJudge:
+    assert isinstance(config.judge, GenRMJudge), "only runs with judge.type genrm have such workers"
+    return config.judge
+
+
+def must_be_taught(config: RunConfig, folder: Path) -> bool:
+    """Whether the run wants a warm-up of its judge that no launch has brought to its end."""
+    judge = config.judge
+    return isinstance(judge, GenRMJudge) and judge.warmup.steps > 0 and not folder.exists()
+
+
+def teach(config: RunConfig, folder: Path) -> Iterator[WarmupProgress]:
+    """Supervised steps of the judge, which are all in `folder` after the last one.
+
+    Raises ValueError when the environment has nothing to teach.
+    """
+    section, env = genrm_of(config), config.env
+    loaded = load_model(section.model, seed=seed_of(config.seed, "judge"))
+    rows = judge_rows(
+        EnvRef(
+            name=env.name,
+            options={**env.options, **section.warmup.env_options},
+            folder=str(Path.cwd()),
+        ).load(),
+        make_chat(section.chat, loaded.tokenizer.backend_tokenizer, ()),
+        brief=section.brief,
+        context_tokens=section.context_tokens,
+        seed=config.seed,
+    )
+    loaded.model.to(device())  # type: ignore[arg-type]  # transformers hides nn.Module.to
+    for step in Warmup(loaded.model, section.warmup).run(rows):
+        if step.step == section.warmup.steps:
+            _save(loaded, folder)
+        yield WarmupProgress(
+            step=step.step, num_steps=section.warmup.steps, loss=step.loss, of="judge"
+        )
+
+
+def _load(config: RunConfig, section: GenRMJudge, folder: Path) -> LoadedModel:
+    seed = seed_of(config.seed, "judge")
+    if folder.exists():
+        return load_model(PathModel(from_="path", path=str(folder)), seed=seed)
+    return load_model(section.model, seed=seed)
+
+
+def _save(loaded: LoadedModel, folder: Path) -> None:
+    """Whole or not there at all."""
+    writing = folder.with_name(f".writing-{folder.name}")
+    shutil.rmtree(writing, ignore_errors=True)
+    loaded.model.save_pretrained(writing)
+    loaded.tokenizer.save_pretrained(writing)
+    writing.rename(folder)
