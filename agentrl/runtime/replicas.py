@@ -1,13 +1,14 @@
-"""Averages gradients over processes that train the same weights on different data.
+"""Gradients of processes that train the same weights on different data, brought together.
 
-Used by the supervised warm-up, where every worker is a replica. Shares are weighted by the tokens
-behind them, so the result is the gradient of the mean over the union. Gloo over TCP; every wait
-ends at a deadline, so a lost replica is an error and not a hang.
+In the supervised warm-up each replica has data of its own, and shares are weighted by the tokens
+behind them. In an optimizer step shares are cut from one batch, and add up. Gloo over TCP; every
+wait ends at a deadline, and a lost replica is `ReplicaLost` for the others, never a hang.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -18,6 +19,10 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch ex
 
 TIMEOUT = timedelta(seconds=120)
 Meeting = TCPStore
+
+
+class ReplicaLost(RuntimeError):
+    """Another replica left in the middle of something; what was computed together is void."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,12 +53,13 @@ class Replicas:
     def __enter__(self) -> Replicas:
         seat = self.seat
         if seat.size > 1:
-            meeting = self._meeting or TCPStore(
-                seat.host, seat.port, seat.size, is_master=False, timeout=TIMEOUT
-            )
-            dist.init_process_group(
-                "gloo", store=meeting, rank=seat.rank, world_size=seat.size, timeout=TIMEOUT
-            )
+            with _told_of_losses():
+                meeting = self._meeting or TCPStore(
+                    seat.host, seat.port, seat.size, is_master=False, timeout=TIMEOUT
+                )
+                dist.init_process_group(
+                    "gloo", store=meeting, rank=seat.rank, world_size=seat.size, timeout=TIMEOUT
+                )
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -64,20 +70,39 @@ class Replicas:
         """Replace each gradient by the mean over replicas, weighted by `num_tokens`."""
         if self.seat.size == 1:
             return
-        gradients = [_gradient(parameter) for parameter in parameters]
-        flat = torch.cat([g.flatten() * num_tokens for g in gradients] + [_scalar(num_tokens)])
-        dist.all_reduce(flat)
-        flat = flat[:-1] / flat[-1]
-        sizes = [gradient.numel() for gradient in gradients]
-        for gradient, mean in zip(gradients, torch.split(flat, sizes), strict=True):
-            gradient.copy_(mean.view_as(gradient))
+        weighted = [_gradient(p).flatten() * num_tokens for p in parameters]
+        flat = self._total([*weighted, torch.tensor([float(num_tokens)])])
+        _spread(flat[:-1] / flat[-1], parameters)
+
+    def add_up(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Replace each gradient by the sum over replicas; a missing one counts as zeros."""
+        if self.seat.size == 1:
+            return
+        _spread(self._total([_gradient(p).flatten() for p in parameters]), parameters)
+
+    def _total(self, parts: list[Tensor]) -> Tensor:
+        flat = torch.cat(parts)
+        with _told_of_losses():
+            dist.all_reduce(flat)
+        return flat
+
+
+@contextmanager
+def _told_of_losses() -> Iterator[None]:
+    """torch.distributed raises RuntimeError for whatever a peer's death looks like."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise ReplicaLost(f"the replicas did not come together: {error}") from error
+
+
+def _spread(flat: Tensor, parameters: Sequence[nn.Parameter]) -> None:
+    sizes = [parameter.numel() for parameter in parameters]
+    for parameter, part in zip(parameters, torch.split(flat, sizes), strict=True):
+        _gradient(parameter).copy_(part.view_as(parameter))
 
 
 def _gradient(parameter: nn.Parameter) -> Tensor:
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
     return parameter.grad
-
-
-def _scalar(value: float) -> Tensor:
-    return torch.tensor([float(value)])

@@ -1,40 +1,95 @@
+import os
+import signal
+from collections.abc import Callable
 from multiprocessing import get_context
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from agentrl.runtime.replicas import Replicas, Seat, open_meeting
+from agentrl.runtime.replicas import ReplicaLost, Replicas, Seat, open_meeting
+
+DEADLINE_S = 60
 
 
-def averaged(rank: int, num_tokens: int, ports, results) -> None:
+def replica(rank: int, size: int, work: Callable[..., Any], ports: Any, results: Any) -> None:
     torch.set_num_threads(1)
-    meeting = open_meeting("127.0.0.1", 2) if rank == 0 else None
+    meeting = open_meeting("127.0.0.1", size) if rank == 0 else None
     if meeting is not None:
-        ports.put(meeting.port)
-    port = meeting.port if meeting is not None else ports.get(timeout=60)
+        for _ in range(size - 1):
+            ports.put(meeting.port)
+    port = meeting.port if meeting is not None else ports.get(timeout=DEADLINE_S)
+    seat = Seat(rank=rank, size=size, host="127.0.0.1", port=port)
+    results.put((rank, work(Replicas(seat, meeting))))
+
+
+def together(size: int, work: Callable[..., Any], *, answers: int | None = None) -> dict[int, Any]:
+    """What `work(replicas)` returns in each of `size` processes, by rank."""
+    context = get_context("spawn")
+    ports, results = context.Queue(), context.Queue()
+    processes = [
+        context.Process(target=replica, args=(rank, size, work, ports, results))
+        for rank in range(size)
+    ]
+    for process in processes:
+        process.start()
+    got = dict(results.get(timeout=DEADLINE_S) for _ in range(answers or size))
+    for process in processes:
+        process.join(timeout=DEADLINE_S)
+    return got
+
+
+def gradients_of(rank: int) -> list[nn.Parameter]:
+    """The first parameter has one, the second never got any."""
     parameters = [nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(2, 2))]
     parameters[0].grad = torch.full((3,), float(rank + 1))
-    with Replicas(Seat(rank=rank, size=2, host="127.0.0.1", port=port), meeting) as replicas:
-        replicas.average(parameters, num_tokens)
-    results.put((rank, [p.grad.tolist() for p in parameters]))
+    return parameters
+
+
+def averaged(replicas: Replicas) -> list[Any]:
+    parameters = gradients_of(replicas.seat.rank)
+    with replicas:
+        replicas.average(parameters, num_tokens=30 if replicas.seat.rank == 0 else 10)
+    return [p.grad.tolist() for p in parameters if p.grad is not None]
+
+
+def added(replicas: Replicas) -> list[Any]:
+    parameters = gradients_of(replicas.seat.rank)
+    with replicas:
+        replicas.add_up(parameters)
+    return [p.grad.tolist() for p in parameters if p.grad is not None]
+
+
+def killed_after_the_first(replicas: Replicas) -> str:
+    """The last rank dies between two steps; the others must hear of it in the second."""
+    parameters = gradients_of(replicas.seat.rank)
+    with replicas:
+        replicas.add_up(parameters)
+        if replicas.seat.rank == replicas.seat.size - 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            replicas.add_up(parameters)
+        except ReplicaLost:
+            return "told"
+    return "not told"
 
 
 @pytest.mark.slow
 def test_gradients_are_averaged_by_tokens_and_absent_ones_count_as_zero() -> None:
-    context = get_context("spawn")
-    ports, results = context.Queue(), context.Queue()
-    processes = [
-        context.Process(target=averaged, args=(rank, tokens, ports, results))
-        for rank, tokens in [(0, 30), (1, 10)]
-    ]
-    for process in processes:
-        process.start()
-    got = dict(results.get(timeout=60) for _ in processes)
-    for process in processes:
-        process.join(timeout=60)
     wanted = [[(1 * 30 + 2 * 10) / 40] * 3, [[0.0, 0.0], [0.0, 0.0]]]
-    assert got == {0: wanted, 1: wanted}
+    assert together(2, averaged) == {0: wanted, 1: wanted}
+
+
+@pytest.mark.slow
+def test_shares_add_up_and_absent_ones_count_as_zero() -> None:
+    wanted = [[3.0] * 3, [[0.0, 0.0], [0.0, 0.0]]]
+    assert together(2, added) == {0: wanted, 1: wanted}
+
+
+@pytest.mark.slow
+def test_a_killed_replica_is_an_error_for_all_others() -> None:
+    assert together(3, killed_after_the_first, answers=2) == {0: "told", 1: "told"}
 
 
 def test_one_replica_needs_no_group() -> None:
@@ -42,4 +97,5 @@ def test_one_replica_needs_no_group() -> None:
     parameter.grad = torch.ones(1)
     with Replicas(Seat(rank=0, size=1)) as replicas:
         replicas.average([parameter], 5)
+        replicas.add_up([parameter])
     assert parameter.grad.item() == 1.0
