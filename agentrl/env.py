@@ -31,7 +31,7 @@ from typing import Any, ClassVar, Self, TypeVar, get_origin, get_type_hints, ove
 
 from pydantic import TypeAdapter, ValidationError
 
-from agentrl.judging import Judge, Question, Verdict
+from agentrl.judging import Question, Roles, Verdict
 from agentrl.schema import ToolSchema, tool_schema
 from agentrl.types import Json, Judgement, Message, Task, Turn
 from sandboxes.sandbox import Sandbox
@@ -203,8 +203,7 @@ class Env:
         self.turns: list[Turn] = []
         """Played so far; the last one is the turn being played."""
         self.opening: tuple[Message, ...] = ()
-        self.roles: Mapping[str, Judge] = {}
-        """Other models, by the name of their section in the run file. Never trained."""
+        self.roles = Roles()
         self.ledger = Ledger()
         self.box = sandbox
         self._seed = (run_seed, task.id, sibling, attempt)

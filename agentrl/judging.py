@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from agentrl.types import RewardPart
 
@@ -127,3 +127,12 @@ class Judge(Protocol):
         Asked twice, in both orders, because judges prefer what they read first.
         """
         ...
+
+
+class Roles(dict[str, Judge]):
+    """`self.roles`: other models, by the name of their section in the run file. Never trained."""
+
+    def __missing__(self, name: str) -> NoReturn:
+        raise LookupError(
+            f"self.roles[{name!r}]: this run has no such role; add a section `{name}` to its file"
+        )

@@ -23,7 +23,7 @@ import structlog
 from agentrl.chat.format import ChatFormat
 from agentrl.engine.engine import EngineError, Sampling
 from agentrl.env import Env, seed_of
-from agentrl.judging import JudgeLost
+from agentrl.judging import JudgeLost, Roles
 from agentrl.rollout.attempt import Attempt
 from agentrl.rollout.budget import RolloutLimits
 from agentrl.rollout.conversation import Conversation
@@ -98,7 +98,7 @@ class RolloutRunner:
             seed=seed_of(*self._seed_parts(attempt)),
             ledger=env.ledger,
         )
-        env.roles = {name: role.of(asker) for name, role in self._roles.items()}
+        env.roles = Roles({name: role.of(asker) for name, role in self._roles.items()})
         return env
 
     async def play(self, attempt: Attempt, env: Env) -> Trajectory:

@@ -258,7 +258,9 @@ class Fleet:
 
 def _start_worker(config: RunConfig, store: Actor, core: int | None) -> Actor:
     has_gpus = ray.cluster_resources().get("GPU", 0) >= num_workers(config)
-    worker = ray.remote(Worker).options(num_cpus=1, num_gpus=1 if has_gpus else 0)
+    # a private cluster holds nothing else, and workers that share cores may be more than those
+    num_cpus = 0 if config.runtime.ray_address is None else 1
+    worker = ray.remote(Worker).options(num_cpus=num_cpus, num_gpus=1 if has_gpus else 0)
     return worker.remote(config, store, core)
 
 
