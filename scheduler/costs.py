@@ -80,6 +80,19 @@ class Shape:
     kv_tokens: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainCost:
+    """Seconds of an optimizer step on workers that share its tokens evenly."""
+
+    per_token: float
+    """On one worker."""
+    fixed_s: float = 0.0
+    """Whatever the number of workers: optimizer, reductions, publishing."""
+
+    def seconds(self, tokens: float, num_workers: int) -> float:
+        return self.fixed_s + self.per_token * tokens / num_workers
+
+
 PUBLISHED: dict[str, DecodeCost] = {
     "qwen2.5-7b-tp1": DecodeCost(b=0.00514, b0=0.00307, c=8.0e-5, a=3.71e-8, d=0.00051),
     "qwen3-8b-tp1": DecodeCost(b=0.00575, b0=0.00402, c=7.6e-5, a=8.57e-8, d=0.00108),

@@ -22,6 +22,14 @@ class FaultModel:
     """Mean time until a lost worker serves again."""
     detection_s: float = 0.0
     """Mean time until the scheduler hears of a loss; placements there are rejected meanwhile."""
+    notice_s: float = 0.0
+    """How long before its loss a worker is told of; 0: never."""
+    noticed: float = 1.0
+    """Share of losses that are told of."""
+    stage_failure: float = 0.0
+    """Chance that a stage of a handoff is reported as failed ..."""
+    stage_hang: float = 0.0
+    """... and that it is never reported."""
     box_failure: float = 0.0
     """Chance per tool call that the box, and with it the attempt, is lost."""
     late_message: float = 0.0
@@ -49,6 +57,24 @@ class Faults:
 
     def dispatch_s(self) -> float:
         return self._delay(self._model.dispatch_s)
+
+    def notice_s(self) -> float:
+        """0: a sudden loss."""
+        return (
+            self._model.notice_s
+            if self._happens(self._model.noticed, self._model.notice_s)
+            else 0.0
+        )
+
+    def stage_fails(self) -> bool:
+        return self._happens(self._model.stage_failure)
+
+    def stage_hangs(self) -> bool:
+        return self._happens(self._model.stage_hang)
+
+    def _happens(self, chance: float, is_possible: float = 1.0) -> bool:
+        """Draws only where something can happen, so that other draws stay the same."""
+        return chance * is_possible > 0 and self._rng.random() < chance
 
     def box_fails(self) -> bool:
         return self._model.box_failure > 0 and self._rng.random() < self._model.box_failure

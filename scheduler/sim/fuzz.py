@@ -20,8 +20,9 @@ from scheduler.replay import LogEntry
 from scheduler.routing.buckets import BucketRouter
 from scheduler.routing.least_load import LeastLoad
 from scheduler.routing.round_robin import RoundRobin
-from scheduler.sim.cluster import Cluster, ClusterResult, StepSpec, WorkerSpec
+from scheduler.sim.cluster import Cluster
 from scheduler.sim.faults import FaultModel, Faults
+from scheduler.sim.specs import ClusterResult, StepSpec, WorkerSpec
 from scheduler.sim.workload import PRESETS, AgentWorkload
 
 GROUP_SIZE = 3

@@ -18,9 +18,10 @@ from scheduler.core import Scheduler
 from scheduler.decisions import Decision
 from scheduler.estimators.oracle import TotalTokens
 from scheduler.events import Event
-from scheduler.sim.cluster import Cluster, ClusterResult, StepSpec
+from scheduler.sim.cluster import Cluster
 from scheduler.sim.faults import Faults
 from scheduler.sim.settings import SimulationSettings, Variant, bucket_name
+from scheduler.sim.specs import ClusterResult, StepSpec
 from scheduler.sim.workload import AgentWorkload, Workload
 from scheduler.views import TrajectoryView
 from scheduler.wiring import World, wire

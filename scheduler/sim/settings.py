@@ -13,8 +13,8 @@ from typing import Any
 from scheduler.admission import CapacityAdmission, OverSample
 from scheduler.costs import Shape, libra_shapes
 from scheduler.policies import AdmissionPolicy
-from scheduler.sim.cluster import WorkerSpec
 from scheduler.sim.faults import FaultModel
+from scheduler.sim.specs import WorkerSpec
 from scheduler.sim.workload import PRESETS, AgentModel
 
 Variant = dict[str, Any]

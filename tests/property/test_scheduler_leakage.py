@@ -20,8 +20,9 @@ from scheduler.events import Event, Finished, ToolReturned, ToolStatus, TurnFini
 from scheduler.policies import LengthEstimator
 from scheduler.residual import Residual
 from scheduler.routing.least_load import LeastLoad
-from scheduler.sim.cluster import Cluster, StepSpec, WorkerSpec
+from scheduler.sim.cluster import Cluster
 from scheduler.sim.faults import FaultModel, Faults
+from scheduler.sim.specs import StepSpec, WorkerSpec
 from scheduler.sim.workload import PRESETS, AgentWorkload
 from scheduler.views import TrajectoryView
 

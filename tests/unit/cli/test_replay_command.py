@@ -18,8 +18,9 @@ from agentrl.runtime.session import make_scheduler
 from scheduler.costs import libra_shapes
 from scheduler.decisions import Place
 from scheduler.replay import LogEntry
-from scheduler.sim.cluster import Cluster, StepSpec, WorkerSpec
+from scheduler.sim.cluster import Cluster
 from scheduler.sim.faults import FaultModel, Faults
+from scheduler.sim.specs import StepSpec, WorkerSpec
 from scheduler.sim.workload import PRESETS, AgentWorkload
 
 CONFIG = load_config(

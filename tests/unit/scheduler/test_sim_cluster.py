@@ -12,9 +12,10 @@ from scheduler.core import Scheduler
 from scheduler.costs import DecodeCost, PrefillCost, Shape
 from scheduler.events import ToolStatus
 from scheduler.routing.least_load import LeastLoad
-from scheduler.sim.cluster import Cluster, ClusterResult, StepSpec, WorkerSpec
+from scheduler.sim.cluster import Cluster
 from scheduler.sim.faults import FaultModel, Faults
 from scheduler.sim.requests import DecodeWorker
+from scheduler.sim.specs import ClusterResult, StepSpec, WorkerSpec
 from scheduler.sim.stepwise import StepwiseWorker
 from scheduler.sim.worker import SkippingWorker
 from scheduler.sim.workload import (
