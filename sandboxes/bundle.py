@@ -13,12 +13,14 @@ import marshal
 import os
 import sys
 import types
+from collections.abc import Sequence
 
 PYTHON = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 """Our own interpreter, behind any virtual environment: for boxes on this machine."""
 
 _MODULES = ("frames", "capture", "supervisor", "supervision", "files", "loop", "command", "main")
-"""In the order of their imports of each other."""
+"""boxd, in the order of their imports of each other."""
+_ZYGOTE_MODULES = (*_MODULES, "namespaces", "zygote")
 
 _BOOTSTRAP = """\
 import posix, marshal
@@ -42,26 +44,39 @@ def boot_argv(python: str, *args: str) -> list[str]:
 
 def boot_bytes(*, same_python: bool) -> bytes:
     """The first bytes of the stream: bytecode for our own interpreter, else source."""
-    program = marshal.dumps(_code()) if same_python else _source().encode()
-    return (b"m" if same_python else b"s") + len(program).to_bytes(4, "big") + program
+    return _framed(b"m", marshal.dumps(_code())) if same_python else _framed(b"s", _source())
+
+
+def zygote_bytes() -> bytes:
+    """The same for a zygote, which always has our own interpreter."""
+    return _framed(b"m", marshal.dumps(_compiled(_joined(_ZYGOTE_MODULES, "zygote"))))
+
+
+def _framed(kind: bytes, program: bytes) -> bytes:
+    return kind + len(program).to_bytes(4, "big") + program
 
 
 @functools.cache
-def _source() -> str:
-    return ast.unparse(_joined())
+def _source() -> bytes:
+    return ast.unparse(_joined(_MODULES, "main")).encode()
 
 
 @functools.cache
 def _code() -> types.CodeType:
-    return compile(_joined(), "boxd", "exec", dont_inherit=True, optimize=2)
+    return _compiled(_joined(_MODULES, "main"))
 
 
-def _joined() -> ast.Module:
+def _compiled(program: ast.Module) -> types.CodeType:
+    return compile(program, "boxd", "exec", dont_inherit=True, optimize=2)
+
+
+def _joined(modules: Sequence[str], entry: str) -> ast.Module:
     folder = importlib.resources.files("sandboxes.boxd")
     body: list[ast.stmt] = []
-    for name in _MODULES:
+    for name in modules:
         tree = ast.parse((folder / f"{name}.py").read_text(encoding="utf-8"))
         body += [node for node in tree.body if not _is_dropped(node)]
+    body += ast.parse(f"{entry}(sys.argv[1:])").body
     return ast.Module(body=body, type_ignores=[])
 
 

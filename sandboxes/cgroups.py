@@ -129,6 +129,16 @@ class Cgroups:
                     BoxCgroup(folders=(folder,)).remove()
 
 
+def limits_without(cgroups: Cgroups, spec: SandboxSpec) -> dict[str, int]:
+    """The weaker limits of each process, where control groups do not hold their sum."""
+    limits = {}
+    if "memory" not in cgroups.parents:
+        limits["RLIMIT_AS"] = spec.memory_bytes
+    if "pids" not in cgroups.parents:
+        limits["RLIMIT_NPROC"] = spec.pids
+    return limits
+
+
 def _version_1_parents(root: Path, own: Mapping[str, str]) -> dict[str, Path]:
     parents = {}
     for controllers, path in own.items():

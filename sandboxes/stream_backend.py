@@ -40,6 +40,11 @@ class StreamBackend(abc.ABC):
             create=self.create,
             on_deleted=lambda: self.boxes.pop(host.box_id),
         )
+        await self.bring_up(box, host, client)
+        return box
+
+    async def bring_up(self, box: StreamSandbox, host: BoxHost, client: BoxClient) -> None:
+        spec = box.spec
         self.boxes[host.box_id] = box
         try:
             await self._start(host, client)
@@ -48,7 +53,6 @@ class StreamBackend(abc.ABC):
         except BaseException:
             await box.close()
             raise
-        return box
 
     async def _start(self, host: BoxHost, client: BoxClient) -> None:
         try:
@@ -60,6 +64,9 @@ class StreamBackend(abc.ABC):
             raise SandboxError(f"could not start a {self.name} box: {cause}") from e
 
     async def close(self) -> None:
+        await self.close_boxes()
+
+    async def close_boxes(self) -> None:
         async with asyncio.TaskGroup() as group:
             for box in list(self.boxes.values()):
                 group.create_task(box.close())

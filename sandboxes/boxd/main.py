@@ -3,7 +3,6 @@
 import _signal  # type: ignore[import-not-found]  # has no stub, and `signal` costs 8 ms
 import errno
 import posix
-import sys
 import time
 from collections.abc import Iterator
 
@@ -53,9 +52,9 @@ COLLATERAL = (
 
 
 class Boxd:
-    def __init__(self, *, is_isolated: bool, oom_file: bytes) -> None:
+    def __init__(self, *, is_isolated: bool, oom_fd: int) -> None:
         self.is_isolated = is_isolated
-        self.oom_file = oom_file
+        self.oom_fd = oom_fd
         self.num_oom_kills = self.count_oom_kills()
         self.loop = Loop(self.on_frame)
         self.commands: dict[int, Command] = {}
@@ -269,11 +268,9 @@ class Boxd:
             pass
 
     def count_oom_kills(self) -> int:
-        if not self.oom_file:
+        if self.oom_fd < 0:
             return 0
-        fd = posix.open(self.oom_file, posix.O_RDONLY | posix.O_CLOEXEC)
-        words = posix.read(fd, 4096).split()
-        posix.close(fd)
+        words = posix.pread(self.oom_fd, 4096, 0).split()
         return int(words[words.index(b"oom_kill") + 1])
 
     def saw_oom_kill(self) -> bool:
@@ -281,10 +278,8 @@ class Boxd:
         return self.num_oom_kills > before
 
 
-def main(args: "list[str]") -> None:
-    """Arguments: `isolated=1` (a pid namespace of our own), `oom=FILE`, `RLIMIT_X=N`."""
-    options = dict(arg.split("=", 1) for arg in args)
-    limits = {name: int(value) for name, value in options.items() if name.startswith("RLIMIT_")}
+def serve(limits: "dict[str, int]", *, is_isolated: bool, oom_fd: int) -> None:
+    """Until the stream ends. `is_isolated`: in a process namespace of the box's own."""
     if limits:
         import resource
 
@@ -293,14 +288,18 @@ def main(args: "list[str]") -> None:
     posix.umask(0o022)
     prctl(PR_SET_DUMPABLE, 0)  # commands share our user: keep them out of our memory and stream
     prepare_supervisors()
-    is_isolated = "isolated" in options
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     try:
-        Boxd(is_isolated=is_isolated, oom_file=options.get("oom", "").encode()).run()
+        Boxd(is_isolated=is_isolated, oom_fd=oom_fd).run()
     finally:
         if not is_isolated:
             kill_children(0)
 
 
-if __name__ == "__main__":
-    main(sys.argv[1:])
+def main(args: "list[str]") -> None:
+    """Arguments: `isolated=1`, `oom=FILE`, `RLIMIT_X=N`."""
+    options = dict(arg.split("=", 1) for arg in args)
+    limits = {name: int(value) for name, value in options.items() if name.startswith("RLIMIT_")}
+    oom_file = options.get("oom")
+    oom_fd = posix.open(oom_file, posix.O_RDONLY | posix.O_CLOEXEC) if oom_file else -1
+    serve(limits, is_isolated="isolated" in options, oom_fd=oom_fd)

@@ -34,7 +34,8 @@ class KillTree(BaseException):
 
 
 def prepare_supervisors() -> None:
-    """In boxd, before the first fork."""
+    """In boxd, before the first fork. As the box's init it gets only signals that it handles."""
+    _signal.signal(_signal.SIGINT, _signal.SIG_IGN)  # Python would end it
     _signal.signal(KILL_SIGNAL, on_kill_signal)
     _signal.pthread_sigmask(_signal.SIG_BLOCK, (KILL_SIGNAL,))
 
@@ -151,7 +152,7 @@ def spawn(argv: "list[bytes]", env: "dict[bytes, bytes]", cwd: bytes) -> int:
                 env,
                 setpgroup=0,
                 setsigmask=(),
-                setsigdef=(_signal.SIGPIPE, _signal.SIGXFSZ),
+                setsigdef=(_signal.SIGINT, _signal.SIGPIPE, _signal.SIGXFSZ),
             )
         except OSError as e:
             if e.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EACCES):

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from sandboxes import BackendUnavailable, Sandbox, SandboxBackend, SandboxSpec, make_backend
+from sandboxes.bubblewrap import BubblewrapBackend
 from sandboxes.spec import MIB
 
 SPEC = SandboxSpec(
@@ -23,11 +24,19 @@ Promise = Callable[..., None]
 
 
 @pytest.fixture(
-    params=["bubblewrap", "subprocess", pytest.param("docker", marks=pytest.mark.docker)]
+    params=[
+        "bubblewrap",
+        "bubblewrap-unforked",
+        "subprocess",
+        pytest.param("docker", marks=pytest.mark.docker),
+    ]
 )
 async def backend(request: pytest.FixtureRequest) -> AsyncIterator[SandboxBackend]:
     try:
-        backend = make_backend(request.param, run_id="conformance")
+        if request.param == "bubblewrap-unforked":
+            backend: SandboxBackend = BubblewrapBackend(may_fork=False)
+        else:
+            backend = make_backend(request.param, run_id="conformance")
     except BackendUnavailable as e:
         if request.param == "docker" and os.environ.get("AGENTRL_REQUIRE_DOCKER") == "1":
             raise

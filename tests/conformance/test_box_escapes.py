@@ -137,7 +137,16 @@ async def look_around(box: Sandbox) -> str:
     return everything.text
 
 
-@pytest.mark.parametrize("command", ["kill -9 -1", "kill -9 1", "kill -STOP 1", "kill -TERM 1 -1"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "kill -9 -1",
+        "kill -9 1",
+        "kill -STOP 1",
+        "kill -TERM 1 -1",
+        "for signal in $(seq 64); do kill -$signal 1; done",
+    ],
+)
 async def test_a_command_cannot_end_its_box(
     box: Sandbox, promises: Promise, sleepers: Sleepers, command: str
 ) -> None:

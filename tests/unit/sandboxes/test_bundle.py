@@ -14,20 +14,21 @@ from sandboxes import bundle, wire
 from sandboxes.boxd import frames
 
 C_MODULES = {"_ctypes", "_signal", "errno", "posix", "resource", "select", "sys", "time"}
+ZYGOTE_MODULES = C_MODULES | {"_socket", "ctypes", "gc", "marshal"}
 
 
 def modules() -> dict[str, ast.Module]:
     folder = importlib.resources.files("sandboxes.boxd")
     return {
         name: ast.parse((folder / f"{name}.py").read_text(encoding="utf-8"))
-        for name in bundle._MODULES
+        for name in bundle._ZYGOTE_MODULES
     }
 
 
 def test_every_module_is_in_the_bundle() -> None:
     folder = importlib.resources.files("sandboxes.boxd")
     found = {file.name for file in folder.iterdir() if file.name.endswith(".py")}
-    assert found == {f"{name}.py" for name in bundle._MODULES} | {"__init__.py"}
+    assert found == {f"{name}.py" for name in bundle._ZYGOTE_MODULES} | {"__init__.py"}
 
 
 def test_no_name_is_defined_twice() -> None:
@@ -46,15 +47,20 @@ def defined_names(node: ast.stmt) -> list[str]:
     return []
 
 
-def test_only_c_modules_are_imported() -> None:
-    program = ast.parse(bundle._source())
+@pytest.mark.parametrize(
+    ("modules", "allowed"),
+    [(bundle._MODULES, C_MODULES), (bundle._ZYGOTE_MODULES, ZYGOTE_MODULES)],
+    ids=["boxd", "zygote"],
+)
+def test_little_is_imported(modules: tuple[str, ...], allowed: set[str]) -> None:
+    program = bundle._joined(modules, "main")
     imported = {
         alias.name
         for node in ast.walk(program)
         if isinstance(node, ast.Import)
         for alias in node.names
     }
-    assert imported <= C_MODULES
+    assert imported <= allowed
     assert not [node for node in ast.walk(program) if isinstance(node, ast.ImportFrom)]
 
 
