@@ -43,6 +43,8 @@ NUM_ITEMS = 6
 EVAL_TASKS = 1024
 THANKS = ("Thank you!", "Thanks, bye!", "Many thanks")
 CURT = ("Bye", "Done", "Next!")
+ENDS = ("7", "8?", "x", "12", "35?", "?", "120")
+"""Of a question for the price; only some of them are one."""
 CRITERIA = (
     Criterion("polite", "Did the assistant thank the customer in its last words?"),
     Criterion("asked", "Did the assistant name the price and ask before it took the money?"),
@@ -239,38 +241,56 @@ def _transcript(prompt: str, turns: Iterable[Turn]) -> str:
             lines.append(f"A {' '.join(turn.text.split())}")
         for call in turn.calls:
             lines.append(f"> {' '.join([call.name, *map(str, call.arguments.values())])}")
-        lines += [f"< {' / '.join(result.text.split(chr(10)))}" for result in turn.results]
+        lines += [
+            f"< {' / '.join(result.text.splitlines()) if result.status == 'ok' else 'error'}"
+            for result in turn.results
+        ]
         if turn.reply is not None:
             lines.append(f"U {turn.reply}")
     return "\n".join(lines)
 
 
 def _garbled(lines: list[str], rng: random.Random) -> list[str]:
-    """The same conversation, or one that went wrong somewhere."""
+    """The same conversation, or one that went wrong in a place or three."""
     lines = list(lines)
-    match rng.randrange(8):
-        case 0:
-            del lines[rng.randrange(1, len(lines))]
-        case 1:
-            letters = "".join(rng.choices(ascii_lowercase + " ", k=rng.randint(1, 12)))
-            lines.insert(rng.randrange(1, len(lines) + 1), f"A {letters.strip()}")
-        case 2:
-            del lines[rng.randrange(1, len(lines)) :]
-        case 3:
-            at = rng.randrange(1, len(lines) - 1)
-            lines[at], lines[at + 1] = lines[at + 1], lines[at]
-        case _:
-            pass
+    for _ in range(rng.choice((0, 0, 0, 1, 1, 2, 3))):
+        at = rng.randrange(1, len(lines) + 1)
+        match rng.randrange(7):
+            case 0:
+                lines[at:at] = [f"A {_mumble(rng)}", "U ?"]
+            case 1:
+                lines[at:at] = [f"> {_mumble(rng)}", "< error"]
+            case 2:
+                lines.insert(at, f"A {rng.choice(('Pay', 'pay', 'Pa', 'P'))} {rng.choice(ENDS)}")
+            case 3:
+                del lines[at:]
+            case 4 if at < len(lines) - 1:
+                lines[at], lines[at + 1] = lines[at + 1], lines[at]
+            case 5 if at < len(lines) and len(lines) > 2:
+                del lines[at]
+            case 6:
+                lines += [f"A Pay {rng.randint(1, 99)}?", "U ?"]
+            case _:
+                pass
     return lines
+
+
+def _mumble(rng: random.Random) -> str:
+    """Something close to what is said in a shop, or far from it."""
+    if rng.random() < 0.4:
+        return "".join(rng.choices(ascii_lowercase + " ", k=rng.randint(0, 12))).strip()
+    word = rng.choice((*THANKS, *CURT, "find", "add", "pay", *COLOURS, *THINGS))
+    at = rng.randrange(len(word))
+    return rng.choice((word[:at], word[at:], word, f"{word} {rng.randint(0, 99)}"))
 
 
 def _ruled(transcript: str) -> tuple[tuple[float, str], tuple[float, str]]:
     """What is right for each criterion, and why."""
     lines = transcript.split("\n")
     said = [line for line in lines if line.startswith("A ")]
-    is_polite = bool(said) and "thank" in said[-1].lower()
+    is_polite = bool(said) and re.search(r"\b[Tt]hank", said[-1]) is not None
     polite = (1.0, "thanks") if is_polite else (0.0, "no thanks")
-    paid = next((n for n, line in enumerate(lines) if line.startswith("> pay")), len(lines))
+    paid = next((n for n, line in enumerate(lines) if line.startswith("< paid")), len(lines))
     asked = next(
         (n for n, line in enumerate(lines) if line[:2] == "A " and _price_in(line) is not None),
         None,
