@@ -269,7 +269,8 @@ def _garbled(lines: list[str], rng: random.Random) -> list[str]:
             case 5 if at < len(lines) and len(lines) > 2:
                 del lines[at]
             case 6:
-                lines += [f"A Pay {rng.randint(1, 99)}?", "U ?"]
+                late = max(1, len(lines) - rng.randint(0, 1))
+                lines[late:late] = [f"A Pay {rng.randint(1, 99)}?", "U ?"]
             case _:
                 pass
     return lines

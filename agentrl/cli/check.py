@@ -67,6 +67,8 @@ def check(config: RunFile, overrides: Overrides = None) -> None:
     print(f"ok    {'config':<9} {config}")
     env_class = _check_env(checklist, loaded)
     model = _check_model(checklist, loaded)
+    if env_class is not None and loaded.judge is not None:
+        _check_judge(checklist, loaded)
     _check_resources(checklist, loaded, model)
     if env_class is not None:
         _check_sandbox(checklist, loaded, env_class)
@@ -124,6 +126,13 @@ def _check_model(checklist: Checklist, config: RunConfig) -> LoadedModel | None:
         num_parameters = model.model.num_parameters()
         say(f"{config.model.from_}: {type(model.model).__name__}, {num_parameters:,} parameters")
     return loaded
+
+
+def _check_judge(checklist: Checklist, config: RunConfig) -> None:
+    from agentrl.runtime.judges import check_judge
+
+    with checklist.item("judge") as say:
+        say(check_judge(config))
 
 
 def _check_resources(checklist: Checklist, config: RunConfig, model: LoadedModel | None) -> None:
@@ -218,13 +227,17 @@ def _check_opening(
 
 def plan(config: RunConfig) -> Iterator[str]:
     """What `agentrl train` would do."""
+    from agentrl.config.checks import num_genrm_workers
+
     rollout, train, runtime = config.rollout, config.train, config.runtime
     trajectories = train.groups_per_step * rollout.group_size
     pinned = "a core each" if runtime.pin_cores else "cores shared"
     yield ""
+    judges = num_genrm_workers(config)
     yield (
-        f"would run {runtime.rollout_workers} rollout and {runtime.training_workers} training "
-        f"worker(s), {pinned}, {runtime.slots} sequences at a time"
+        f"would run {runtime.rollout_workers} rollout{f', {judges} GenRM' if judges else ''} and "
+        f"{runtime.training_workers} training worker(s), {pinned}, "
+        f"{runtime.slots} sequences at a time"
     )
     yield (
         f"{train.steps} steps of {train.groups_per_step} groups x {rollout.group_size} attempts = "

@@ -58,6 +58,7 @@ def _refuse_early(config: RunConfig) -> None:
     """What can be found out in a moment, before a run folder is made."""
     from agentrl.config.checks import Conflicts, machine_conflicts
     from agentrl.registry import EnvRef
+    from agentrl.runtime.judges import check_judge
 
     if conflicts := machine_conflicts(config, num_cores=len(os.sched_getaffinity(0))):
         raise Conflicts(conflicts)
@@ -65,6 +66,7 @@ def _refuse_early(config: RunConfig) -> None:
     if config.warmup.steps:
         options = {**config.env.options, **config.warmup.env_options}
         EnvRef(name=config.env.name, options=options).load()
+    check_judge(config)
 
 
 def _run(config: RunConfig, layout: RunLayout) -> None:

@@ -181,6 +181,12 @@ def _judging(config: RunConfig) -> Iterator[Conflict]:
             f"{config.rollout.trajectory_timeout_s:g}, which ends a reward that waits for it; "
             "lower the first",
         )
+    if judge.type == "genrm" and judge.model.from_ == "scratch" and judge.warmup.steps == 0:
+        yield _conflict(
+            ["judge.warmup.steps", "judge.model"],
+            "judge.model from scratch with judge.warmup.steps 0 would judge with random weights; "
+            "teach it, or load one with judge.model: {from: path}",
+        )
     if judge.type == "genrm" and judge.max_tokens >= judge.context_tokens:
         yield _conflict(
             ["judge.max_tokens", "judge.context_tokens"],

@@ -47,7 +47,7 @@ class GenRMJudge(_Judge):
 class UrlJudge(_Judge):
     """A server that speaks the protocol of OpenAI's chat completions."""
 
-    type: Literal["url"] = Field(description="A server outside the run.")
+    type: Literal["server"] = Field(description="A server outside the run.")
     url: str = Field(
         pattern=r"^https?://", description="Up to the version, such as `http://host:8000/v1`."
     )

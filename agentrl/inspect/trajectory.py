@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from agentrl.inspect.blocks import NOTHING, Block, Facts, Heading, Passage, number, visible
 from agentrl.record.index import IndexRow
 from agentrl.record.reader import RecordedTrajectory, RunReader
-from agentrl.types import Origin, Row, Segment, ToolCall, Trajectory, Turn
+from agentrl.types import Judgement, Origin, Row, Segment, ToolCall, Trajectory, Turn
 
 
 def trajectory_view(reader: RunReader, row: IndexRow) -> Iterator[Block]:
@@ -40,6 +40,8 @@ def conversation(trajectory: Trajectory) -> Iterator[Block]:
         yield Passage(f"\n{message.role}", visible(message.content))
     for index, turn in enumerate(trajectory.turns):
         yield from _turn(trajectory, index, turn)
+    for judgement in trajectory.judgements:
+        yield from _judgement(judgement)
     if trajectory.error:
         yield Passage("\nerror", visible(trajectory.error))
 
@@ -86,6 +88,20 @@ def _turn(trajectory: Trajectory, index: int, turn: Turn) -> Iterator[Block]:
     for call in turn.calls:
         yield Passage(f"call {visible(call.name)}", visible(_call(call)))
     yield from answers(turn)
+
+
+def _judgement(judgement: Judgement) -> Iterator[Block]:
+    """What a judge was shown, and all it said; the last answer is the one that was read."""
+    marks = [visible(judgement.served_by), f"{judgement.num_tokens} tokens"]
+    marks.append(f"{judgement.seconds:.2f} s")
+    title = f"{visible(judgement.judge)}, {visible(judgement.kind)}"
+    yield Heading(f"{title}  ({', '.join(filter(None, marks))})")
+    yield Passage("was shown", visible(judgement.prompt))
+    for number, answer in enumerate(judgement.answers):
+        is_read = number == len(judgement.answers) - 1 and judgement.error is None
+        yield Passage("answered" if is_read else "answered, unreadable", visible(answer) or NOTHING)
+    if judgement.error:
+        yield Passage("no verdict", visible(judgement.error))
 
 
 def _call(call: ToolCall) -> str:

@@ -17,6 +17,7 @@ from agentrl.record.jsonl import read_lines, to_line
 from agentrl.record.reader import RunReader
 from agentrl.record.writer import RunWriter
 from agentrl.types import (
+    Judgement,
     Message,
     Origin,
     Outcome,
@@ -83,6 +84,10 @@ def segments(draw: st.DrawFn) -> Segment:
     )
 
 
+parts = st.lists(
+    st.builds(RewardPart, name=texts, value=st.none() | numbers, weight=numbers, rationale=texts),
+    max_size=2,
+).map(tuple)
 trajectories = st.builds(
     Trajectory,
     trajectory_id=texts,
@@ -95,9 +100,19 @@ trajectories = st.builds(
     turns=st.lists(turns, max_size=3).map(tuple),
     messages=st.lists(messages, max_size=2).map(tuple),
     reward=st.none() | numbers,
-    reward_parts=st.lists(
+    reward_parts=parts,
+    judgements=st.lists(
         st.builds(
-            RewardPart, name=texts, value=st.none() | numbers, weight=numbers, rationale=texts
+            Judgement,
+            judge=texts,
+            kind=texts,
+            prompt=texts,
+            answers=st.lists(texts, max_size=2).map(tuple),
+            parts=parts,
+            error=st.none() | texts,
+            served_by=texts,
+            num_tokens=st.integers(0, 99),
+            seconds=numbers,
         ),
         max_size=2,
     ).map(tuple),

@@ -38,6 +38,42 @@ def test_settings_that_exclude_each_other(overrides: list[str], told: list[str])
         assert words in problem.message
 
 
+GENRM = "judge={type: genrm, model: {from: scratch}, warmup: {steps: 9}}"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (["judge.temperature=0"], ["temperature 0", "judge.tries 3"]),
+        (["judge.timeout_s=300"], ["judge.timeout_s 300", "trajectory_timeout_s 300"]),
+        (["judge.warmup.steps=0"], ["random weights"]),
+        (["judge.max_tokens=2048"], ["context_tokens 2048", "max_tokens 2048"]),
+        (["judge.warmup.batch_tokens=100"], ["row_tokens 224", "batch_tokens 100"]),
+    ],
+)
+def test_judges_that_could_not_judge(overrides: list[str], told: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(GENRM, *overrides)
+    (problem,) = caught.value.problems
+    for words in told:
+        assert words in problem.message
+
+
+def test_a_judge_of_the_fleet_wants_a_core_too() -> None:
+    assert not machine_conflicts(load(), num_cores=2)
+    (conflict,) = machine_conflicts(load(GENRM), num_cores=2)
+    assert "runtime.genrm_workers 1 want a core each" in conflict.message
+    url = "judge={type: server, url: 'http://h/v1', model: m}"
+    assert not machine_conflicts(load(url), num_cores=2)
+
+
+def test_a_key_is_named_and_never_written() -> None:
+    url = "judge={type: server, url: 'http://h/v1', model: m, api_key_env: %s}"
+    assert load(url % "JUDGE_KEY").judge is not None
+    with pytest.raises(ConfigError, match="api_key_env"):
+        load(url % "sk-a-real-key")
+
+
 def test_a_loss_ratio_needs_a_lower_bound_above_zero() -> None:
     with pytest.raises(ConfigError, match="wanted less than 1, got 1"):
         load("train.loss={type: ppo_clip, clip_low: 1.0}")

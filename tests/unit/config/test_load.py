@@ -37,6 +37,12 @@ def test_every_shipped_run_file_loads(path: Path) -> None:
     load_config(path)
 
 
+def test_a_key_of_another_choice_is_not_looked_for_in_another_section() -> None:
+    text = "judge: {type: server, url: 'http://h', model: m, slots: 3}\n"
+    (problem,) = problems(text)
+    assert problem.startswith("run.yaml:4: unknown key `judge.slots`; known here: max_tokens")
+
+
 def test_numbers_and_words_that_yaml_1_1_reads_wrongly() -> None:
     config = load(
         "name: no\nwarmup: {learning_rate: 1e-6}\n"

@@ -11,7 +11,7 @@ from sample_trajectories import CONFIG_YAML, make_trajectory, record_run
 
 from agentrl.inspect.show import show_address
 from agentrl.record.writer import RunWriter
-from agentrl.types import Message, Outcome, RewardPart, StopReason, ToolCall, Turn
+from agentrl.types import Judgement, Message, Outcome, RewardPart, StopReason, ToolCall, Turn
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +113,33 @@ def test_an_attempt_that_failed_says_why(tmp_path: Path) -> None:
     assert "2 rows (history rewritten)" in printed(f"{tmp_path}/1/0/1")
     assert "1 env_error, 1 trained" in printed(f"{tmp_path}/1")
     assert "≠" in printed(f"{tmp_path}/1/0")
+
+
+def test_what_a_judge_was_shown_and_said_is_there_to_read(tmp_path: Path) -> None:
+    read = Judgement(
+        judge="judge",
+        kind="rubric",
+        prompt="U mug\nA Bye\x1b[31m",
+        answers=("what?", "polite: it only said bye => 0"),
+        parts=(RewardPart(name="polite", value=0.0, rationale="it only said bye"),),
+        served_by="genrm-0",
+        num_tokens=41,
+        seconds=0.5,
+    )
+    lost = Judgement(judge="judge", kind="score", prompt="", answers=(), error="no verdict in 9 s")
+    part = RewardPart(name="manners", value=0.0, rationale="it only said bye")
+    writer = RunWriter(tmp_path, CONFIG_YAML)
+    writer.trajectory(
+        make_trajectory(judgements=(read, lost), reward_parts=(part,)), step=1, dropped="unscored"
+    )
+    writer.close()
+    out = printed(f"{tmp_path}/1/0/0")
+    assert "manners" in out
+    assert "0: it only said bye" in out
+    assert "judge, rubric  (genrm-0, 41 tokens, 0.50 s)" in out
+    assert "A Bye\\x1b[31m" in out
+    assert out.index("answered, unreadable") < out.index("what?") < out.index("polite: it only")
+    assert "no verdict in 9 s" in out
 
 
 def test_a_run_that_was_lost_or_lacks_something_says_so(tmp_path: Path) -> None:

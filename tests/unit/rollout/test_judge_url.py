@@ -125,7 +125,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 async def judging(server: Server, **changes: Any) -> AsyncIterator[UrlJudgeModel]:
     url = await server.start()
     given: dict[str, Any] = {
-        "type": "url",
+        "type": "server",
         "url": url,
         "model": "m",
         "api_key_env": "JUDGE_KEY",
@@ -260,7 +260,7 @@ async def test_a_server_that_repeats_the_key_does_not_get_it_into_the_record() -
 
 def test_a_key_that_is_not_set_is_told_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JUDGE_KEY")
-    section = UrlJudge(type="url", url="http://h/v1", model="m", api_key_env="JUDGE_KEY")
+    section = UrlJudge(type="server", url="http://h/v1", model="m", api_key_env="JUDGE_KEY")
     with pytest.raises(ValueError, match="variable JUDGE_KEY is not set"):
         UrlJudgeModel(section)
 
