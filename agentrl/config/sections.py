@@ -280,7 +280,7 @@ class RuntimeSection(Section):
         None, description="Join a running Ray cluster; default: start one on this machine."
     )
     rollout_workers: PositiveInt = Field(1, description="Processes that sample.")
-    training_workers: Literal[1] = Field(1, description="Processes that train.")
+    training_workers: PositiveInt = Field(1, description="Processes that train.")
     genrm_workers: PositiveInt = Field(
         1, description="Processes that judge, when `judge.type` is genrm."
     )

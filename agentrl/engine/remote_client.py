@@ -38,7 +38,7 @@ class RemoteEngine:
     ) -> None:
         self._session = session
         self._socket = socket
-        self._url = url
+        self.url = url
         self._streams: dict[str, TokenStream] = {}
         self._calls: dict[int, asyncio.Future[Any]] = {}
         self._numbers = count()
@@ -100,7 +100,7 @@ class RemoteEngine:
         self, version: int, weights: WeightUpdate, *, keep_cache: bool
     ) -> NoReturn:
         raise EngineError(
-            f"engine at {self._url}: weights do not travel over this connection; "
+            f"engine at {self.url}: weights do not travel over this connection; "
             "the process that owns the engine loads them"
         )
 
@@ -131,7 +131,7 @@ class RemoteEngine:
                 return await answer
         except TimeoutError as error:
             raise EngineError(
-                f"engine at {self._url}: no answer to {op} in {CALL_TIMEOUT_S:.0f} s"
+                f"engine at {self.url}: no answer to {op} in {CALL_TIMEOUT_S:.0f} s"
             ) from error
         finally:
             del self._calls[number]
@@ -146,7 +146,7 @@ class RemoteEngine:
         try:
             await self._socket.send_bytes(orjson.dumps(message, option=orjson.OPT_SERIALIZE_NUMPY))
         except ConnectionError as error:
-            raise EngineError(f"engine at {self._url}: the connection is closed") from error
+            raise EngineError(f"engine at {self.url}: the connection is closed") from error
 
     async def _read(self) -> None:
         async for message in self._socket:
@@ -154,7 +154,7 @@ class RemoteEngine:
                 break
             self._receive(orjson.loads(message.data))
         self._failure = EngineError(
-            f"engine at {self._url}: the connection is closed "
+            f"engine at {self.url}: the connection is closed "
             f"(code {self._socket.close_code}, {self._socket.exception()!r})"
         )
         for stream in self._streams.values():

@@ -96,9 +96,10 @@ class TurnSampler:
     async def _generate(
         self, tokens: TokenBuilder, turn: int, before: int, max_new_tokens: int
     ) -> FinishReason:
-        engine = await self._place(tokens, turn)
+        request_id = f"{self._trajectory_id}/{self._num_requests}"
+        engine = await self._place(tokens, turn, request_id)
         request = GenerateRequest(
-            request_id=f"{self._trajectory_id}/{self._num_requests}",
+            request_id=request_id,
             session_id=self._trajectory_id,
             ids=tokens.context_ids,
             max_new_tokens=max_new_tokens,
@@ -114,11 +115,12 @@ class TurnSampler:
                 return chunk.finish_reason
         raise AssertionError("an engine's last chunk has a finish reason")
 
-    async def _place(self, tokens: TokenBuilder, turn: int) -> TurnEngine:
+    async def _place(self, tokens: TokenBuilder, turn: int, request_id: str) -> TurnEngine:
         self.is_waiting = True
         placed = await self._dispatcher.turn_ready(
             TurnRequest(
                 trajectory_id=self._trajectory_id,
+                request_id=request_id,
                 turn=turn,
                 context_tokens=len(tokens),
                 replacements=self._num_replacements,

@@ -17,7 +17,6 @@ from agentrl.rollout.groups import GroupBook, Verdict
 from agentrl.runtime.failures import RunFailed
 from agentrl.runtime.tasks import TaskSource
 from agentrl.types import Group, Task, Trajectory
-from scheduler.decisions import Admit, Decision
 from scheduler.events import Event, GroupAccepted, GroupRejected
 
 
@@ -33,7 +32,7 @@ class Batch:
 
 
 class Collector:
-    """`on_decision` and `on_returned` are called by the links; `batch` and `evaluate` wait.
+    """`admit` and `on_returned` are called by the links; `batch` and `evaluate` wait.
 
     `refuse` is asked about what has gathered since the last batch, whenever a group was lost, and
     raises when the run should not go on so.
@@ -73,9 +72,9 @@ class Collector:
         """Numbers of the tasks that were taken and whose groups were not handed over yet."""
         return sorted(self._untrained.values())
 
-    def on_decision(self, decision: Decision) -> None:
-        assert isinstance(decision, Admit), f"not for the driver: {decision}"
-        for number, task in self._source.take(decision.num_groups):
+    def admit(self, num_groups: int) -> None:
+        """Start the next groups."""
+        for number, task in self._source.take(num_groups):
             group_id = f"g{number:06d}"
             self._untrained[group_id] = number
             self._start(self._training, group_id, task, self._group_size, "train")

@@ -12,13 +12,16 @@ import asyncio
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import orjson
+import structlog
 
+from agentrl.engine.engine import EngineError
 from agentrl.rollout.attempt import Attempt
 from agentrl.rollout.dispatch import Placed, TurnEngine, TurnRequest
 from agentrl.types import Outcome, ToolCall, ToolResult
-from scheduler.decisions import Admit, Decision, Place, Requeue
+from scheduler.decisions import Decision, Place, Requeue
 from scheduler.events import (
     Event,
     Failed,
@@ -35,6 +38,8 @@ from scheduler.events import (
     TurnReady,
 )
 
+log = structlog.get_logger(__name__)
+
 BYTES_PER_TOKEN = 4
 """Of tool text, roughly: the scheduler wants a size in tokens before the text is tokenized."""
 PROGRESS_EVERY_TOKENS = 64
@@ -46,19 +51,34 @@ _FAILURES = {
 }
 
 
+class WorkerEngine(TurnEngine, Protocol):
+    async def abort(self, request_id: str) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Serving:
     """A worker's engine, as this process reaches it."""
 
     generation: int
-    engine: TurnEngine
+    engine: WorkerEngine
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
     turn: int
     generation: int
+    request_id: str
     place: asyncio.Future[Placed]
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A turn on an engine."""
+
+    turn: int
+    generation: int
+    request_id: str
+    engine: WorkerEngine
 
 
 class CoordinatedDispatcher:
@@ -68,7 +88,9 @@ class CoordinatedDispatcher:
         self._tell = tell
         self._serving: dict[str, Serving] = {}
         self._waiting: dict[str, _Waiting] = {}
+        self._running: dict[str, _Running] = {}
         self._generations: dict[str, int] = {}
+        self._aborting: set[asyncio.Task[None]] = set()
 
     def connect(self, worker_id: str, serving: Serving) -> None:
         """Turns may be placed on this engine, in place of the worker's last one."""
@@ -79,8 +101,8 @@ class CoordinatedDispatcher:
             case Place():
                 self._place(decision)
             case Requeue():
-                pass  # the broken connection has told the rollout, which asks again by itself
-            case Admit():
+                self._requeue(decision)
+            case _:
                 raise AssertionError(f"not for a runner: {decision}")
 
     # ------------------------------------------------------------------- what a rollout says
@@ -112,8 +134,9 @@ class CoordinatedDispatcher:
         trajectory_id = request.trajectory_id
         self._generations[trajectory_id] = request.replacements
         place: asyncio.Future[Placed] = asyncio.get_running_loop().create_future()
-        waiting = _Waiting(request.turn, request.replacements, place)
+        waiting = _Waiting(request.turn, request.replacements, request.request_id, place)
         self._waiting[trajectory_id] = waiting
+        self._running.pop(trajectory_id, None)
         self._tell(
             TurnReady(
                 trajectory_id=trajectory_id,
@@ -143,6 +166,7 @@ class CoordinatedDispatcher:
     def turn_finished(
         self, trajectory_id: str, turn: int, *, num_tokens: int, context_tokens: int
     ) -> None:
+        self._running.pop(trajectory_id, None)
         self._tell(
             TurnFinished(
                 trajectory_id=trajectory_id,
@@ -182,6 +206,7 @@ class CoordinatedDispatcher:
         )
 
     def finished(self, trajectory_id: str, outcome: Outcome, num_tokens: int) -> None:
+        self._running.pop(trajectory_id, None)
         generation = self._generations.pop(trajectory_id, 0)
         kind = _FAILURES.get(outcome)
         self._tell(
@@ -216,4 +241,29 @@ class CoordinatedDispatcher:
                 )
             )
             return
+        self._running[decision.trajectory_id] = _Running(
+            waiting.turn, waiting.generation, waiting.request_id, serving.engine
+        )
         waiting.place.set_result(Placed(decision.worker_id, "default", serving.engine))
+
+    def _requeue(self, decision: Requeue) -> None:
+        """End the turn at its engine: its tokens so far arrive, and the rollout asks again.
+
+        Where the engine is gone, the broken connection tells the rollout the same.
+        """
+        running = self._running.get(decision.trajectory_id)
+        if running is None or (running.turn, running.generation) != (
+            decision.turn,
+            decision.generation,
+        ):
+            return
+        aborting = asyncio.create_task(_abort(running), name=f"abort {running.request_id}")
+        self._aborting.add(aborting)
+        aborting.add_done_callback(self._aborting.discard)
+
+
+async def _abort(running: _Running) -> None:
+    try:
+        await running.engine.abort(running.request_id)
+    except EngineError as error:
+        log.info("an engine could not abort a turn", request=running.request_id, error=str(error))

@@ -1,10 +1,10 @@
 """The processes of a run: made, given their roles, watched, replaced and ended.
 
-One worker trains, the others serve rollout or judge (GenRM); during the supervised warm-up all but
-the judges train the policy. A serving worker that dies is replaced and loads the newest weights,
-while its turns go on elsewhere, or wait, with the tokens they have. The training worker and the
-coordinator hold state that only a checkpoint can bring back, so their loss is `ProcessLost` for
-whoever started the run.
+Every worker trains, serves rollout or judges (GenRM), and may change that while the run goes on;
+during the supervised warm-up all but the judges train the policy. A worker that dies is replaced,
+while its turns go on elsewhere, or wait, with the tokens they have. What only a checkpoint can
+bring back is the state of the last training worker and that of the coordinator: their loss is
+`ProcessLost` for whoever started the run.
 """
 
 from __future__ import annotations
@@ -13,16 +13,14 @@ import asyncio
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import NoReturn
 
 import ray
 import structlog
 from ray.exceptions import RayActorError
 
 from agentrl.config.checks import num_genrm_workers, num_workers
-from agentrl.config.judge import GenRMJudge
 from agentrl.config.run import RunConfig
 from agentrl.record.layout import RunLayout
 from agentrl.registry import EnvRef
@@ -30,38 +28,25 @@ from agentrl.runtime.coordinator import Coordinator
 from agentrl.runtime.cores import cores_for
 from agentrl.runtime.display import WarmupProgress
 from agentrl.runtime.failures import ProcessLost, in_short
+from agentrl.runtime.handoffs import Handoffs
 from agentrl.runtime.link import Actor
 from agentrl.runtime.parameters import ParameterStore
 from agentrl.runtime.progress import RunProgress
 from agentrl.runtime.replicas import Seat
-from agentrl.runtime.reports import TrainedStep
+from agentrl.runtime.reports import TrainedStep, num_tokens
 from agentrl.runtime.runner import Runner
-from agentrl.runtime.worker import Worker
+from agentrl.runtime.staff import Staff, WorkerSeat
+from agentrl.runtime.trainers import TrainerGroup
 from agentrl.types import Group
 from scheduler.core import Scheduler
-from scheduler.events import Event, Role, WeightsLoaded, WorkerLost, WorkerReady
+from scheduler.decisions import Decision, StartStep
+from scheduler.events import BatchReady, Event, Role, StepStarted, WeightsLoaded, WorkerLost
 
 log = structlog.get_logger(__name__)
-Result = TypeVar("Result")
-
-
-@dataclass(slots=True)
-class RolloutSeat:
-    """A serving worker's place in the fleet; processes come and go in it."""
-
-    worker_id: str
-    role: Role
-    core: int | None
-    actor: Actor
-    generation: int = 0
-    url: str = ""
 
 
 class Fleet:
-    """`start()` first, then roles; `supervise()` must run while it is used.
-
-    `announce` tells the runners of an engine before the scheduler may place turns on it.
-    """
+    """`start()` first, then roles; `supervise()` must run while it is used."""
 
     def __init__(
         self,
@@ -70,43 +55,56 @@ class Fleet:
         layout: RunLayout,
         coordinator: Actor,
         tell: Callable[[Event], None],
-        announce: Callable[[RolloutSeat], Awaitable[None]],
+        announce: Callable[[WorkerSeat], Awaitable[None]],
     ) -> None:
+        """`announce` tells the runners of an engine."""
         self._config = config
         self._layout = layout
         self._coordinator = coordinator
         self._tell = tell
-        self._announce = announce
-        self._rollouts: list[RolloutSeat] = []
-        self._judges: list[RolloutSeat] = []
         self._secret = secrets.token_urlsafe(32)
+        self._store = ray.remote(ParameterStore).options(num_cpus=0).remote()
+        self._staff = Staff(
+            config=config,
+            layout=layout,
+            store=self._store,
+            secret=self._secret,
+            tell=tell,
+            announce=announce,
+        )
+        self._trainers = TrainerGroup(config, layout.checkpoints)
+        self._starts: asyncio.Queue[StartStep] = asyncio.Queue()
+        self._seats: dict[str, WorkerSeat] = {}
+        self._handoffs = Handoffs(
+            seats=self._seats, staff=self._staff, trainers=self._trainers, tell=tell
+        )
 
     async def start(self) -> None:
-        """Start the store and the workers, and wait until they run."""
-        config = self._config
-        is_local = config.runtime.ray_address is None
-        cores = cores_for(num_workers(config), pin=config.runtime.pin_cores and is_local)
-        self._store = ray.remote(ParameterStore).options(num_cpus=0).remote()
-        self._trainer, *others = (_start_worker(config, self._store, core) for core in cores)
-        names = [
-            *((Role.ROLLOUT, number) for number in range(config.runtime.rollout_workers)),
-            *((Role.GENRM, number) for number in range(num_genrm_workers(config))),
+        """Start the workers, and wait until they run."""
+        runtime = self._config.runtime
+        is_local = runtime.ray_address is None
+        cores = cores_for(num_workers(self._config), pin=runtime.pin_cores and is_local)
+        roles = [
+            *[Role.TRAINING] * runtime.training_workers,
+            *[Role.ROLLOUT] * runtime.rollout_workers,
+            *[Role.GENRM] * num_genrm_workers(self._config),
         ]
-        seats = [
-            RolloutSeat(f"{role}-{number}", role, core, actor)
-            for (role, number), core, actor in zip(names, cores[1:], others, strict=True)
-        ]
-        self._rollouts = [seat for seat in seats if seat.role is Role.ROLLOUT]
-        self._judges = [seat for seat in seats if seat.role is Role.GENRM]
-        actors = [self._coordinator, self._trainer, *others]
+        for seat in self._staff.hire(zip(roles, cores, strict=True)):
+            self._seats[seat.worker_id] = seat
+        actors = [self._coordinator, *(seat.actor for seat in self._seats.values())]
         starting = asyncio.gather(*(actor.ready.remote() for actor in actors))
-        await self._within_start("the coordinator and the workers", starting)
+        await self._staff.within_start("the coordinator and the workers", starting)
 
     async def start_runner(self, env: EnvRef, number: int) -> Actor:
         """A runner that knows every engine there is."""
-        runner = _start_runner(self._config, env, number, self._coordinator, self._secret)
-        await self._within_start(f"runner-{number}", runner.ready.remote())
-        for seat in self._serving:
+        name = f"runner-{number}"
+        runner: Actor = (
+            ray.remote(Runner)
+            .options(num_cpus=0)
+            .remote(self._config, env, name, self._coordinator, self._secret)
+        )
+        await self._staff.within_start(name, runner.ready.remote())
+        for seat in self._seats.values():
             if seat.url:
                 await runner.connect.remote(seat.worker_id, seat.generation, seat.url)
         return runner
@@ -114,19 +112,17 @@ class Fleet:
     # --------------------------------------------------------------------------------- roles
 
     async def warm_up(self, on_progress: Callable[[WarmupProgress], None]) -> None:
-        """Every worker trains on demonstrations; afterwards the first one goes on as trainer."""
-        replicas = [self._trainer, *(seat.actor for seat in self._rollouts)]
-        await self._of_trainer(*(actor.become_training.remote(None) for actor in replicas))
-        meeting = await self._trainer.host_meeting.remote(len(replicas))
-        seats = [
-            Seat(rank=rank, size=len(replicas), host=meeting.host, port=meeting.port)
-            for rank in range(len(replicas))
-        ]
-        first, *others = (
-            actor.warm_up.options(num_returns="streaming").remote(seat)
-            for actor, seat in zip(replicas, seats, strict=True)
-        )
+        """All but the judges train on demonstrations, and end with the same weights."""
+        replicas = [seat.actor for seat in self._seats.values() if seat.role is not Role.GENRM]
         try:
+            await asyncio.gather(*(actor.become_training.remote(None) for actor in replicas))
+            meeting = await replicas[0].host_meeting.remote(len(replicas))
+            first, *others = (
+                actor.warm_up.options(num_returns="streaming").remote(
+                    Seat(rank=rank, size=len(replicas), host=meeting.host, port=meeting.port)
+                )
+                for rank, actor in enumerate(replicas)
+            )
             async for progress in first:
                 on_progress(await progress)
             for other in others:
@@ -137,131 +133,109 @@ class Fleet:
 
     async def teach_judge(self, on_progress: Callable[[WarmupProgress], None]) -> None:
         """The first judge learns from the environment's rule and leaves its weights in the run."""
+        judge = self._in_role(Role.GENRM)[0].actor
+        teaching = judge.teach_judge.options(num_returns="streaming").remote(self._layout.judge)
         try:
-            async for progress in (
-                self._judges[0]
-                .actor.teach_judge.options(num_returns="streaming")
-                .remote(self._layout.judge)
-            ):
+            async for progress in teaching:
                 on_progress(await progress)
         except RayActorError as error:
             raise ProcessLost(f"the judge was lost in its warm-up: {in_short(error)}") from error
 
     async def take_roles(self, step: int, *, checkpoint: Path | None, is_warm: bool) -> None:
-        """The first worker trains, the others serve the weights of `step`, or judge."""
+        """Training workers hold the state of `step`; the others serve its weights, or judge."""
+        training = self._in_role(Role.TRAINING)
         if not is_warm:
-            await self._of_trainer(self._trainer.become_training.remote(checkpoint))
-        await self._of_trainer(self._trainer.publish.remote(step))
-        await asyncio.gather(*(self._serve(seat) for seat in self._serving))
-
-    @property
-    def _serving(self) -> list[RolloutSeat]:
-        return [*self._rollouts, *self._judges]
-
-    async def _serve(self, seat: RolloutSeat) -> None:
-        judge, slots = self._config.judge, self._config.runtime.slots
-        if seat.role is Role.GENRM:
-            assert isinstance(judge, GenRMJudge)
-            serving = seat.actor.become_genrm.remote(self._secret, self._layout.judge)
-            slots = judge.slots
-        else:
-            serving = seat.actor.become_rollout.remote(self._secret)
-        seat.url = await self._within_start(seat.worker_id, serving)
-        await self._announce(seat)
-        self._tell(
-            WorkerReady(
-                worker_id=seat.worker_id,
-                generation=seat.generation,
-                role=seat.role,
-                max_running=slots,
-            )
+            starting = (seat.actor.become_training.remote(checkpoint) for seat in training)
+            try:
+                await asyncio.gather(*starting)
+            except RayActorError as error:
+                raise ProcessLost(f"a training worker was lost: {in_short(error)}") from error
+        self._trainers.found({seat.worker_id: seat.actor for seat in training})
+        await self._trainers.publish(step)
+        serving = [seat for seat in self._seats.values() if seat.role is not Role.TRAINING]
+        await asyncio.gather(
+            *(self._staff.report(seat) for seat in training),
+            *(self._staff.put_to_work(seat) for seat in serving),
         )
+
+    def on_decision(self, decision: Decision) -> None:
+        """Of those that are about workers."""
+        if isinstance(decision, StartStep):
+            self._starts.put_nowait(decision)
+        else:
+            self._handoffs.on_decision(decision)
 
     # --------------------------------------------------------------------------------- verbs
 
-    async def train(self, groups: Sequence[Group]) -> TrainedStep:
-        trained: TrainedStep
-        (trained,) = await self._of_trainer(self._trainer.train.remote(groups))
+    async def train(self, step: int, groups: Sequence[Group]) -> TrainedStep:
+        """One optimizer step, by the workers that the scheduler names for it."""
+        trained = None
+        while trained is None:
+            self._tell(BatchReady(step=step, tokens=num_tokens(groups)))
+            start = await self._starts.get()
+            self._tell(StepStarted(step=step))
+            replicas = {name: self._seats[name].actor for name in start.workers}
+            trained = await self._trainers.train(groups, replicas)
         return trained
 
     async def publish(self, version: int) -> None:
         """Returns when every serving worker has the weights; a lost one gets them on its return."""
-        await self._of_trainer(self._trainer.publish.remote(version))
-        await asyncio.gather(*(self._load(seat, version) for seat in self._rollouts))
+        await self._trainers.publish(version)
+        await asyncio.gather(*(self._load(seat, version) for seat in self._in_role(Role.ROLLOUT)))
 
     async def checkpoint(self, progress: RunProgress) -> None:
-        await self._of_trainer(self._trainer.checkpoint.remote(progress, self._layout.checkpoints))
+        await self._trainers.checkpoint(progress)
 
     async def close(self) -> None:
         """Let engines and the log end well; processes themselves end with the cluster."""
-        leaving = [seat.actor.leave_role.remote() for seat in self._serving]
+        leaving = [seat.actor.leave_role.remote() for seat in self._seats.values()]
         await asyncio.gather(*leaving, self._coordinator.close.remote(), return_exceptions=True)
 
     # --------------------------------------------------------------------------- supervision
 
     async def supervise(self) -> NoReturn:
-        """Replace serving workers that die; raise `ProcessLost` for the others."""
+        """Carry out shifts and replace workers that die; raise `ProcessLost` where that cannot be."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._guard(self._trainer.lifeline.remote(), "the training worker"))
-            tasks.create_task(self._guard(self._coordinator.lifeline.remote(), "the coordinator"))
-            for seat in self._serving:
+            tasks.create_task(self._handoffs.run())
+            tasks.create_task(self._guard_coordinator())
+            for seat in self._seats.values():
                 tasks.create_task(self._keep(seat))
         raise AssertionError("all loops are endless")
 
-    async def _guard(self, lifeline: Awaitable[None], name: str) -> None:
+    async def _guard_coordinator(self) -> None:
         try:
-            await lifeline
+            await self._coordinator.lifeline.remote()
         except RayActorError as error:
-            raise ProcessLost(f"{name} was lost: {in_short(error)}") from error
+            raise ProcessLost(f"the coordinator was lost: {in_short(error)}") from error
 
-    async def _keep(self, seat: RolloutSeat) -> NoReturn:
+    async def _keep(self, seat: WorkerSeat) -> NoReturn:
         while True:
             try:
                 await seat.actor.lifeline.remote()
             except RayActorError:
                 log.warning("a worker was lost; starting another", worker=seat.worker_id)
-            self._tell(WorkerLost(worker_id=seat.worker_id, generation=seat.generation))
-            seat.actor = _start_worker(self._config, self._store, seat.core)
-            seat.generation += 1
-            await self._serve(seat)
+            self._trainers.lost(seat.worker_id)
+            if not self._handoffs.is_restarting(seat.worker_id):
+                self._tell(WorkerLost(worker_id=seat.worker_id, generation=seat.generation))
+                seat.generation += 1
+            seat.actor, seat.url = self._staff.process(seat.core), ""
+            try:
+                await self._staff.put_to_work(seat)
+            except RayActorError:
+                continue  # lost again while it started: its lifeline fails at once
 
-    async def _load(self, seat: RolloutSeat, version: int) -> None:
+    async def _load(self, seat: WorkerSeat, version: int) -> None:
+        if not seat.url:
+            return  # on its way to this role; it pulls the newest version when it gets there
+        generation = seat.generation
         try:
             await seat.actor.load.remote(version)
         except RayActorError:
             return  # its successor pulls the newest version when it starts
-        self._tell(
-            WeightsLoaded(
-                worker_id=seat.worker_id,
-                generation=seat.generation,
-                version=version,
-            )
-        )
+        self._tell(WeightsLoaded(worker_id=seat.worker_id, generation=generation, version=version))
 
-    async def _of_trainer(self, *work: Awaitable[Result]) -> list[Result]:
-        try:
-            return list(await asyncio.gather(*work))
-        except RayActorError as error:
-            raise ProcessLost(f"the training worker was lost: {in_short(error)}") from error
-
-    async def _within_start(self, name: str, work: Awaitable[Result]) -> Result:
-        timeout_s = self._config.runtime.start_timeout_s
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await work
-        except TimeoutError:
-            raise ProcessLost(
-                f"{name} did not start within {timeout_s:.0f} s (runtime.start_timeout_s); "
-                f"the cluster has {ray.cluster_resources()} and {ray.available_resources()} is free"
-            ) from None
-
-
-def _start_worker(config: RunConfig, store: Actor, core: int | None) -> Actor:
-    has_gpus = ray.cluster_resources().get("GPU", 0) >= num_workers(config)
-    # a private cluster holds nothing else, and workers that share cores may be more than those
-    num_cpus = 0 if config.runtime.ray_address is None else 1
-    worker = ray.remote(Worker).options(num_cpus=num_cpus, num_gpus=1 if has_gpus else 0)
-    return worker.remote(config, store, core)
+    def _in_role(self, role: Role) -> list[WorkerSeat]:
+        return [seat for seat in self._seats.values() if seat.role is role]
 
 
 def start_coordinator(scheduler: Scheduler, layout: RunLayout) -> Actor:
@@ -271,10 +245,3 @@ def start_coordinator(scheduler: Scheduler, layout: RunLayout) -> Actor:
     )
     coordinator = ray.remote(Coordinator).options(num_cpus=0, scheduling_strategy=node)
     return coordinator.remote(scheduler, layout.events, time.monotonic)
-
-
-def _start_runner(
-    config: RunConfig, env: EnvRef, number: int, coordinator: Actor, secret: str
-) -> Actor:
-    runner = ray.remote(Runner).options(num_cpus=0)
-    return runner.remote(config, env, f"runner-{number}", coordinator, secret)

@@ -23,7 +23,7 @@ from agentrl.models.load import LoadedModel, load_model
 from agentrl.registry import EnvRef
 from agentrl.rollout.judge_expert import judge_rows
 from agentrl.runtime.display import WarmupProgress
-from agentrl.runtime.roles import device
+from agentrl.runtime.roles import device, drained
 from agentrl.train.warmup import Warmup
 
 
@@ -48,6 +48,10 @@ class GenRMContext:
         server = EngineServer(engine, host=host, token=secret)
         port = await server.start()
         return cls(engine, server, f"ws://{host}:{port}")
+
+    async def drain(self) -> None:
+        """Return when no verdict is being written any more."""
+        await drained(self._engine)
 
     async def close(self) -> None:
         await self._server.close()

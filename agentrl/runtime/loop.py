@@ -22,7 +22,7 @@ from agentrl.runtime.recorder import Recorder
 from agentrl.runtime.reports import StepReport, evaluation_of
 from agentrl.runtime.watchdog import Watchdog
 from agentrl.types import Task
-from scheduler.events import Event, Published, RunStarted, StepEnded, StepStarted
+from scheduler.events import Event, Published, RunStarted, StepEnded
 
 Result = TypeVar("Result")
 
@@ -66,7 +66,6 @@ class TrainingLoop:
             while self._progress.step < self._config.train.steps:
                 batch = await self._collect()
                 report = await self._train(batch)
-                await self._publish()
                 self._report(batch, report)
                 await self._evaluate_if_due()
                 await self._checkpoint_if_due()
@@ -94,25 +93,22 @@ class TrainingLoop:
         )
 
     async def _train(self, batch: Batch) -> StepReport:
+        """The new weights are published before the workers may turn to other work."""
         step = self._progress.step + 1
         collected_s = self._clock()
-        self._tell(StepStarted(step=step))
-        trained = await self._finish(f"training step {step}", self._fleet.train(batch.groups))
+        trained = await self._finish(f"training step {step}", self._fleet.train(step, batch.groups))
         trained_s = self._clock()
-        self._tell(StepEnded(step=step, seconds=trained_s - collected_s))
         self._progress.step = step
         self._count_signal(has_signal=trained.num_samples > 0)
+        await self._finish(f"weights of version {step}", self._fleet.publish(step))
+        self._tell(StepEnded(step=step, seconds=trained_s - collected_s))
+        self._tell(Published(version=step))
         return StepReport(
             step=step,
             trained=trained,
             collect_s=collected_s - self._step_started_s,
             train_s=trained_s - collected_s,
         )
-
-    async def _publish(self) -> None:
-        version = self._progress.step
-        await self._finish(f"weights of version {version}", self._fleet.publish(version))
-        self._tell(Published(version=version))
 
     def _report(self, batch: Batch, report: StepReport) -> None:
         now = self._clock()

@@ -28,17 +28,20 @@ class ParameterStore:
         self._versions: OrderedDict[int, list[Ref]] = OrderedDict()
 
     def publish(self, version: int, refs: list[Ref]) -> None:
-        newest = next(reversed(self._versions), -1)
-        assert version > newest, f"version {version} published after {newest}"
+        assert version > self.newest(), f"version {version} published after {self.newest()}"
         self._versions[version] = refs
         while len(self._versions) > self._keep:
             self._versions.popitem(last=False)
+
+    def newest(self) -> int:
+        """The newest version, which may be asked for before there is one: -1."""
+        return next(reversed(self._versions), -1)
 
     def pull(self, version: int | None = None) -> Published:
         """The version asked for, or the newest; LookupError when it is not held (any more)."""
         if not self._versions:
             raise LookupError("no weights have been published yet")
-        wanted = next(reversed(self._versions)) if version is None else version
+        wanted = self.newest() if version is None else version
         if wanted not in self._versions:
             held = ", ".join(map(str, self._versions))
             raise LookupError(f"weights of version {wanted} are not held; held: {held}")

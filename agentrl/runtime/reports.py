@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from agentrl.runtime.collector import Batch
 from agentrl.runtime.failures import FailingEnv
+from agentrl.train.report import AppliedStep, TrainedSample, TrainedShare, result_of
 from agentrl.types import Group, Outcome, Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TrainedStep:
-    """What the training worker says of one optimizer step."""
+    """What the training workers say of one optimizer step."""
 
     metrics: Mapping[str, float]
     fates: Mapping[str, str]
@@ -34,6 +35,28 @@ class TrainedStep:
     @property
     def num_samples(self) -> int:
         return len(self.sample_lengths)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class GradientShare:
+    """What one training worker says of its share of a step."""
+
+    fates: Mapping[str, str]
+    """Of all groups of the batch, which every worker cuts alike."""
+    num_samples: int
+    """Of the whole batch."""
+    share: TrainedShare
+
+
+def trained_step(shares: Sequence[GradientShare], applied: AppliedStep) -> TrainedStep:
+    result = result_of([share.share for share in shares], applied)
+    return TrainedStep(
+        metrics={**result.metrics, "replicas": float(len(shares))},
+        fates=shares[0].fates,
+        advantages={sample.trajectory_id: _advantage(sample) for sample in result.samples},
+        columns=_columns(result.samples),
+        sample_lengths=[(s.trajectory_id, len(s.advantages)) for s in result.samples],
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -81,6 +104,17 @@ def staleness_of(groups: Sequence[Group], trained_version: int) -> NDArray[np.in
     return trained_version - np.concatenate([*versions, np.zeros(0, dtype=np.int32)])
 
 
+def num_tokens(groups: Sequence[Group]) -> int:
+    """Of all rows, whatever their origin."""
+    return sum(
+        len(segment)
+        for group in groups
+        for trajectory in group.trajectories
+        for row in trajectory.rows
+        for segment in row
+    )
+
+
 def _sampled(groups: Sequence[Group]) -> Iterator[tuple[Trajectory, Any]]:
     for group in groups:
         for trajectory in group.trajectories:
@@ -101,3 +135,19 @@ def refuse_failing_env(batch: Batch, *, max_error_fraction: float, min_attempts:
         f"{failed} of {ended} attempts ended in an error of the environment's own code, more than "
         f"outcomes.max_error_fraction = {max_error_fraction} allows; one of them:\n{error}"
     )
+
+
+def _advantage(sample: TrainedSample) -> float:
+    """The largest in size; all sampled tokens of a row share one unless turns got credit."""
+    return float(sample.advantages[np.argmax(np.abs(sample.advantages))])
+
+
+_COLUMNS = ("advantages", "trainer_logprobs", "importance_ratios", "is_clipped")
+
+
+def _columns(samples: Sequence[TrainedSample]) -> dict[str, NDArray[Any]]:
+    if not samples:
+        return {}
+    return {
+        name: np.concatenate([getattr(sample, name) for sample in samples]) for name in _COLUMNS
+    }

@@ -82,9 +82,12 @@ class Runner:
         self._listening = asyncio.create_task(self._link.run())
 
     async def connect(self, worker_id: str, generation: int, url: str) -> None:
-        """Turns may be placed on this worker from now on."""
+        """Turns may be placed on this worker, under this generation, from now on."""
+        before = self._engines.get(worker_id)
+        if before is not None and before.url == url:
+            return self._dispatcher.connect(worker_id, Serving(generation, before))
         engine = await RemoteEngine.connect(url, self._secret)
-        before, self._engines[worker_id] = self._engines.get(worker_id), engine
+        self._engines[worker_id] = engine
         self._dispatcher.connect(worker_id, Serving(generation, engine))
         if before is not None:
             await before.close()

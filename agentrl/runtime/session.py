@@ -29,7 +29,7 @@ from agentrl.runtime.cluster import joined_cluster
 from agentrl.runtime.collector import Collector
 from agentrl.runtime.display import Display, Summary, WarmupProgress
 from agentrl.runtime.failures import ProcessLost, StopRequested, in_short
-from agentrl.runtime.fleet import Fleet, RolloutSeat, start_coordinator
+from agentrl.runtime.fleet import Fleet, start_coordinator
 from agentrl.runtime.genrm import must_be_taught
 from agentrl.runtime.link import Actor, CoordinatorLink
 from agentrl.runtime.loop import TrainingLoop
@@ -37,13 +37,14 @@ from agentrl.runtime.progress import RunProgress
 from agentrl.runtime.recorder import Recorder
 from agentrl.runtime.reports import refuse_failing_env
 from agentrl.runtime.runners import RunnerPool
+from agentrl.runtime.staff import WorkerSeat
 from agentrl.runtime.tasks import TaskSource
 from agentrl.runtime.watchdog import Watchdog
 from agentrl.train.checkpoint_folders import latest_checkpoint, read_header
 from agentrl.types import Outcome, Trajectory
 from scheduler.admission import CapacityAdmission
 from scheduler.core import Scheduler
-from scheduler.decisions import Decision
+from scheduler.decisions import Admit, Decision
 from scheduler.policies import Observer
 from scheduler.routing.least_load import LeastLoad
 
@@ -258,13 +259,16 @@ class Launch:
     async def _start_runner(self, number: int) -> Actor:
         return await self._fleet.start_runner(self._env, number)
 
-    async def _announce(self, seat: RolloutSeat) -> None:
+    async def _announce(self, seat: WorkerSeat) -> None:
         await self._runners.connect(seat.worker_id, seat.generation, seat.url)
 
     # -------------------------------------------------------------------------------- callbacks
 
     def _on_decision(self, decision: Decision) -> None:
-        self._collector.on_decision(decision)
+        if isinstance(decision, Admit):
+            self._collector.admit(decision.num_groups)
+        else:
+            self._fleet.on_decision(decision)
 
     def _on_returned(self, trajectory: Trajectory) -> None:
         if trajectory.outcome is not Outcome.INFRA_ERROR:

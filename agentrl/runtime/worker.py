@@ -1,7 +1,7 @@
 """A worker: one process on one accelerator slot, with exactly one role at a time.
 
 The actor itself only switches roles and passes calls on; what a role does lives in its context
-(`agentrl.runtime.roles`), which is built when the role begins and dropped when it ends. Heavy work
+(`roles`, `genrm` and `training`, beside this), which is built when the role begins and dropped when it ends. Heavy work
 runs in one thread of its own, so the actor always answers.
 """
 
@@ -23,9 +23,11 @@ from agentrl.runtime.genrm import GenRMContext, teach
 from agentrl.runtime.link import Actor
 from agentrl.runtime.progress import RunProgress
 from agentrl.runtime.replicas import Meeting, Replicas, Seat, open_meeting
-from agentrl.runtime.reports import TrainedStep
-from agentrl.runtime.roles import RolloutContext, TrainingContext
-from agentrl.types import Group
+from agentrl.runtime.reports import GradientShare
+from agentrl.runtime.roles import RolloutContext
+from agentrl.runtime.trainers import StepOrder
+from agentrl.runtime.training import Snapshot, TrainingContext
+from agentrl.train.report import AppliedStep
 
 Result = TypeVar("Result")
 
@@ -33,6 +35,13 @@ Result = TypeVar("Result")
 class Address(NamedTuple):
     host: str
     port: int
+
+
+class Served(NamedTuple):
+    """An engine that a worker has ready."""
+
+    url: str
+    version: int
 
 
 class Worker:
@@ -56,8 +65,16 @@ class Worker:
 
     async def leave_role(self) -> None:
         context, self._context = self._context, None
-        if isinstance(context, RolloutContext | GenRMContext):
-            await context.close()
+        match context:
+            case RolloutContext() | GenRMContext():
+                await context.close()
+            case TrainingContext():
+                await self._work(context.leave_replicas)
+
+    async def quiesce(self) -> None:
+        """Return when nothing runs here any more; a training worker rests between two steps."""
+        if isinstance(self._context, RolloutContext | GenRMContext):
+            await self._context.drain()
 
     # ------------------------------------------------------------------------------- training
 
@@ -78,8 +95,23 @@ class Worker:
         while (progress := await self._work(next, steps, None)) is not None:
             yield progress
 
-    async def train(self, groups: Sequence[Group]) -> TrainedStep:
-        return await self._work(self._training.train, groups)
+    async def gradients(self, order: StepOrder, groups: Sequence[Any]) -> GradientShare:
+        """Compute a share of a step, and add it up with those of the others.
+
+        `groups` holds one reference, so that the groups travel from node to node and not through
+        whoever calls.
+        """
+        if order.state:
+            await self._work(self._training.take_over, await order.state[0])
+        replicas = Replicas(order.seat, self._meeting)
+        return await self._work(self._training.gradients, await groups[0], replicas)
+
+    async def apply(self, has_samples: bool) -> AppliedStep:
+        """End the step that `gradients` began."""
+        return await self._work(self._training.apply, has_samples)
+
+    async def snapshot(self) -> Snapshot:
+        return await self._work(self._training.snapshot)
 
     async def publish(self, version: int) -> None:
         """Put the weights into the store under `version`."""
@@ -91,14 +123,14 @@ class Worker:
 
     # -------------------------------------------------------------------------------- rollout
 
-    async def become_rollout(self, secret: str) -> str:
-        """Serve the newest weights of the store; returns the address of the engine."""
+    async def become_rollout(self, secret: str) -> Served:
+        """Serve the newest weights of the store."""
         await self.leave_role()
         version, weights = await self._pull(None)
         host = ray.util.get_node_ip_address()
         context = await RolloutContext.start(self._config, secret, host, version, weights)
         self._context = context
-        return context.url
+        return Served(context.url, version)
 
     async def load(self, version: int) -> None:
         """Swap to these weights, by the run's policy for running turns."""
@@ -113,13 +145,13 @@ class Worker:
         while (progress := await self._work(next, steps, None)) is not None:
             yield progress
 
-    async def become_genrm(self, secret: str, folder: Path) -> str:
-        """Serve the judge's weights; returns the address of the engine."""
+    async def become_genrm(self, secret: str, folder: Path) -> Served:
+        """Serve the judge's weights, which stay the same for the whole run."""
         await self.leave_role()
         host = ray.util.get_node_ip_address()
         context = await GenRMContext.start(self._config, secret, host, folder)
         self._context = context
-        return context.url
+        return Served(context.url, version=0)
 
     async def _pull(self, version: int | None) -> tuple[int, dict[str, Any]]:
         published = await self._store.pull.remote(version)

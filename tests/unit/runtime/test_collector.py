@@ -10,7 +10,6 @@ from agentrl.runtime.failures import FailingEnv
 from agentrl.runtime.reports import refuse_failing_env
 from agentrl.runtime.tasks import TaskSource
 from agentrl.types import Outcome, Task, Trajectory
-from scheduler.decisions import Admit
 from scheduler.events import Event, GroupAccepted, GroupRejected
 
 
@@ -31,7 +30,7 @@ class Desk:
         )
 
     def admit(self, num_groups: int) -> None:
-        self.collector.on_decision(Admit(t=0.0, job="main", num_groups=num_groups))
+        self.collector.admit(num_groups)
 
     def end(self, attempt: Attempt, outcome: Outcome = Outcome.FINISHED) -> None:
         self.out.remove(attempt)

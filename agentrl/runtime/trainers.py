@@ -1,0 +1,213 @@
+"""The training workers of a run as one trainer: who takes part in a step, and what became of it.
+
+A step is done by the workers named for it. Each computes a share of the gradient, the shares are
+added up between them, and only when all of them have the sum does any of them apply it. So a
+replica that dies costs at most the step it dies in: the others forget their shares and do the step
+over without it. A worker that was not part of the step before takes the state of one that was.
+When the last one turns to other work, its state rests in the object store until somebody trains
+again.
+
+Invariants
+- All members hold the same weights and the same optimizer state after each step.
+- A step is applied at most once, by all of its members that live, or by none.
+- The state is lost only with the last member, and then a checkpoint has it: `ProcessLost`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import ray
+import structlog
+from ray.exceptions import RayActorError, RayTaskError
+
+from agentrl.config.run import RunConfig
+from agentrl.runtime.failures import ProcessLost
+from agentrl.runtime.link import Actor
+from agentrl.runtime.progress import RunProgress
+from agentrl.runtime.replicas import ReplicaLost, Seat
+from agentrl.runtime.reports import GradientShare, TrainedStep, trained_step
+from agentrl.runtime.training import TrainingContext
+from agentrl.train.report import AppliedStep
+from agentrl.types import Group
+
+log = structlog.get_logger(__name__)
+Result = TypeVar("Result")
+Ref = Any
+"""Of an object in Ray's store; inside a list it is passed on without being fetched."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOrder:
+    """One worker's part in a step."""
+
+    seat: Seat
+    state: Sequence[Ref] = ()
+    """One reference to the state of the others, for one that was not part of the step before."""
+
+
+class TrainerGroup:
+    """`replicas` in its methods are workers in the training role, by worker id."""
+
+    def __init__(self, config: RunConfig, checkpoints: Path) -> None:
+        self._config = config
+        self._checkpoints = checkpoints
+        self._members: dict[str, Actor] = {}
+        """Those that hold the state after the newest step."""
+        self._seats: dict[str, Seat] = {}
+        """Of the last step; the same members go on meeting there."""
+        self._resting: list[Ref] = []
+        """The state, while nobody trains."""
+
+    def found(self, replicas: Mapping[str, Actor]) -> None:
+        """The run begins, or goes on, with the state that these hold alike."""
+        self._members, self._seats, self._resting = dict(replicas), {}, []
+
+    def leave(self, worker_id: str) -> None:
+        """A worker turns to other work, between two steps. Call before it drops what it has."""
+        actor = self._members.get(worker_id)
+        if actor is not None and len(self._members) == 1:
+            self._resting = [actor.snapshot.remote()]
+        self._forget(worker_id)
+
+    def lost(self, worker_id: str) -> None:
+        """A worker is dead. Raises `ProcessLost` when it was the last with the state."""
+        self._forget(worker_id)
+        self._check_state()
+
+    async def train(
+        self, groups: Sequence[Group], replicas: Mapping[str, Actor]
+    ) -> TrainedStep | None:
+        """One optimizer step by these workers, or by those of them that live to its end.
+
+        None when all of them were lost, and the state is with somebody else.
+        """
+        batch = [ray.put(groups)]
+        replicas = dict(replicas)
+        while True:
+            orders = await self._orders(replicas)
+            if not orders:
+                return None
+            shares: list[GradientShare] = await self._living(
+                replicas,
+                {name: replicas[name].gradients.remote(orders[name], batch) for name in orders},
+            )
+            if shares and len(shares) == len(orders):
+                break
+            self._seats = {}
+        self._members, self._resting = replicas, []
+        has_samples = shares[0].num_samples > 0
+        applied: list[AppliedStep] = await self._living(
+            self._members,
+            {name: actor.apply.remote(has_samples) for name, actor in replicas.items()},
+        )
+        self._check_state()
+        return trained_step(shares, applied[0])
+
+    async def publish(self, version: int) -> None:
+        """Put the weights of the newest step into the parameter store."""
+        assert await self._of_any("publish", version), "weights are published before anybody leaves"
+
+    async def checkpoint(self, progress: RunProgress) -> None:
+        if not await self._of_any("checkpoint", progress, self._checkpoints):
+            await _save_resting.remote(self._config, self._resting, progress, self._checkpoints)
+
+    # --------------------------------------------------------------------------------- parts
+
+    async def _orders(self, replicas: dict[str, Actor]) -> dict[str, StepOrder]:
+        """Seats for all, and the state for those that are new. The dead are taken out."""
+        self._check_state()
+        while self._seats.keys() != replicas.keys():
+            try:
+                self._seats = await self._take_seats(replicas)
+            except RayActorError:
+                self._bury(next(iter(replicas)), replicas)
+                self._check_state()
+        known = {name for name in replicas if self._is_member(name, replicas[name])}
+        state: list[Ref] = []
+        if known != replicas.keys():
+            holders = list(self._members.values())
+            state = [holders[0].snapshot.remote()] if holders else self._resting
+        return {
+            name: StepOrder(seat=seat, state=() if name in known else state)
+            for name, seat in self._seats.items()
+        }
+
+    async def _take_seats(self, replicas: Mapping[str, Actor]) -> dict[str, Seat]:
+        """The first one hosts."""
+        names = list(replicas)
+        if len(names) <= 1:
+            return {name: Seat(rank=0, size=1) for name in names}
+        meeting = await replicas[names[0]].host_meeting.remote(len(names))
+        return {
+            name: Seat(rank=rank, size=len(names), host=meeting.host, port=meeting.port)
+            for rank, name in enumerate(names)
+        }
+
+    async def _living(
+        self, replicas: dict[str, Actor], work: Mapping[str, Awaitable[Result]]
+    ) -> list[Result]:
+        """The results of those that live; the dead are taken out of `replicas`.
+
+        One that failed only because another was lost has no result, and stays.
+        """
+        names = list(work)
+        outcomes = await asyncio.gather(*work.values(), return_exceptions=True)
+        results = []
+        for name, outcome in zip(names, outcomes, strict=True):
+            if isinstance(outcome, RayActorError):
+                self._bury(name, replicas)
+            elif not isinstance(outcome, BaseException):
+                results.append(outcome)
+            elif not _is_of_others(outcome):
+                raise outcome
+        return results
+
+    async def _of_any(self, method: str, *arguments: Any) -> bool:
+        """Done by one member, by another when that is lost; False when nobody trains."""
+        while self._members:
+            name, actor = next(iter(self._members.items()))
+            try:
+                await getattr(actor, method).remote(*arguments)
+            except RayActorError:
+                self.lost(name)
+            else:
+                return True
+        return False
+
+    def _is_member(self, name: str, actor: Actor) -> bool:
+        """Another process under the same name has nothing."""
+        return bool(self._members.get(name) == actor)
+
+    def _bury(self, name: str, replicas: dict[str, Actor]) -> None:
+        log.warning("a training worker was lost in a step", worker=name)
+        replicas.pop(name, None)
+        self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        if self._members.pop(name, None) is not None or name in self._seats:
+            self._seats = {}
+
+    def _check_state(self) -> None:
+        if not (self._members or self._resting):
+            raise ProcessLost("the training worker was lost, and with it the newest state")
+
+
+def _is_of_others(error: BaseException) -> bool:
+    """It failed because another one was lost, and can do the step over."""
+    return isinstance(error, RayTaskError) and isinstance(error.cause, ReplicaLost | RayActorError)
+
+
+@ray.remote(num_cpus=0)
+def _save_resting(
+    config: RunConfig, state: Sequence[Ref], progress: RunProgress, folder: Path
+) -> None:
+    """Save the state of a run in which nobody trains now."""
+    (snapshot,) = ray.get(list(state))
+    context = TrainingContext.start(config, None)
+    context.take_over(snapshot)
+    context.save(progress, folder)
