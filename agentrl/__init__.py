@@ -4,12 +4,13 @@ Importing this package loads neither torch nor ray.
 """
 
 from agentrl.env import Env, ToolError, reward, seed_of, tool
-from agentrl.judging import Criterion, JudgeError, Question, QuestionKind, Verdict
+from agentrl.judging import Contest, Criterion, JudgeError, Question, QuestionKind, Verdict
 from agentrl.types import Message, RewardPart, Task, ToolCall, ToolResult, Turn
 from sandboxes.sandbox import ExecResult, Sandbox, SandboxError, UnsafePath
 from sandboxes.spec import SandboxSpec
 
 __all__ = [
+    "Contest",
     "Criterion",
     "Env",
     "ExecResult",

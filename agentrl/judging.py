@@ -22,6 +22,9 @@ from typing import NoReturn, Protocol
 
 from agentrl.types import RewardPart
 
+JUDGE = "judge"
+"""The role's name, in run files and in `self.roles`."""
+
 
 class JudgeError(Exception):
     """The judge gave no verdict. The trajectory is not to blame."""
@@ -108,6 +111,19 @@ class Verdict:
     @property
     def rationale(self) -> str:
         return "; ".join(f"{part.name}: {part.rationale}" for part in self.parts if part.rationale)
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """A reward's value that is decided when the whole group has ended.
+
+    A judge compares `text` with what other members of the group entered; the value is the share
+    of comparisons it won. An attempt that has nobody to be compared with, as in evaluation, keeps
+    the rest of its reward.
+    """
+
+    question: str
+    text: str
 
 
 class Judge(Protocol):

@@ -160,6 +160,17 @@ class RewardPart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What an attempt enters into a contest with the others of its group."""
+
+    name: str
+    """Of the reward that the contest decides."""
+    weight: float
+    question: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
     """One question to a judge, and what came of it: for people who want to know why."""
 
@@ -248,6 +259,8 @@ class Trajectory:
     reward_parts: tuple[RewardPart, ...] = ()
     judgements: tuple[Judgement, ...] = ()
     """What judges were asked about it, in the order of their answers."""
+    entries: tuple[Entry, ...] = ()
+    """Contests that wait for the rest of the group; they are not recorded, their parts are."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     stop_reason: StopReason = StopReason.DONE
     outcome: Outcome = Outcome.FINISHED

@@ -97,8 +97,8 @@ def _judgement(judgement: Judgement) -> Iterator[Block]:
     title = f"{visible(judgement.judge)}, {visible(judgement.kind)}"
     yield Heading(f"{title}  ({', '.join(filter(None, marks))})")
     yield Passage("was shown", visible(judgement.prompt))
-    for number, answer in enumerate(judgement.answers):
-        is_read = number == len(judgement.answers) - 1 and judgement.error is None
+    for place, answer in enumerate(judgement.answers, start=1):
+        is_read = place == len(judgement.answers) and judgement.error is None
         yield Passage("answered" if is_read else "answered, unreadable", visible(answer) or NOTHING)
     if judgement.error:
         yield Passage("no verdict", visible(judgement.error))

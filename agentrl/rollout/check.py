@@ -3,7 +3,8 @@
 Its own demonstration must earn the whole reward and a policy that says nothing must not. That one
 rule finds broken graders, tasks that cannot be solved and answers that leak. Beside it: tasks are
 the same on every iteration, members of a group get the same start, and the results that `demo()`
-promises are the ones the tools give.
+promises are the ones the tools give. What only a contest with other attempts could give is left
+out on both sides.
 """
 
 from __future__ import annotations
@@ -106,10 +107,9 @@ async def _check_task(
         *_broken(silent, "a policy that says nothing"),
         *_wrong_results(said, shown.turns),
     ]
-    if said and shown.reward is not None and shown.reward < FULL_REWARD:
-        problems.append(
-            f"demo() earns {shown.reward:g}, wanted {FULL_REWARD:g} ({shown.stop_reason})"
-        )
+    wanted = FULL_REWARD - sum(entry.weight for entry in shown.entries)
+    if said and shown.reward is not None and shown.reward < wanted:
+        problems.append(f"demo() earns {shown.reward:g}, wanted {wanted:g} ({shown.stop_reason})")
     if silent.reward is not None and silent.reward >= FULL_REWARD:
         problems.append(f"a policy that says nothing earns {silent.reward:g}")
     if shown.messages != silent.messages:

@@ -103,7 +103,8 @@ class JudgeClient:
     async def compare(self, question: str, first: str, second: str) -> Verdict:
         there = await self._verdict(compare_question(question, first, second))
         back = await self._verdict(compare_question(question, second, first))
-        rationale = f"{there.rationale} / {back.rationale}".strip(" /")
+        reasons = [verdict.part(BETTER).rationale for verdict in (there, back)]
+        rationale = " / ".join(filter(None, reasons))
         value = (there.value + 1.0 - back.value) / 2
         return Verdict((RewardPart(name=BETTER, value=value, rationale=rationale),))
 

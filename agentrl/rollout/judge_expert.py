@@ -15,14 +15,12 @@ import numpy as np
 
 from agentrl.chat.format import ChatFormat
 from agentrl.env import Env, seed_of
-from agentrl.judging import NoVerdict
+from agentrl.judging import JUDGE, NoVerdict
 from agentrl.rollout.demos import DemoRow
 from agentrl.rollout.judge import Answer, Ask, JudgeRole
 from agentrl.rollout.judge_text import messages_for, write_verdict
 from agentrl.types import Turn
 
-JUDGE = "judge"
-"""The role's name, in run files and in `self.roles`."""
 EXPERT = "expert_verdict()"
 
 

@@ -33,7 +33,7 @@ from agentrl.rollout.sampler import TurnSampler
 from agentrl.rollout.scoring import score
 from agentrl.rollout.tools import ToolRunner
 from agentrl.rollout.usercode import INFRASTRUCTURE, UserCodeError, blaming, call_within
-from agentrl.types import Outcome, RewardPart, StopReason, Trajectory, Turn
+from agentrl.types import Entry, Outcome, RewardPart, StopReason, Trajectory, Turn
 
 log = structlog.get_logger(__name__)
 
@@ -44,6 +44,7 @@ class _Ending:
     outcome: Outcome
     reward: float | None = None
     parts: tuple[RewardPart, ...] = ()
+    entries: tuple[Entry, ...] = ()
     error: str | None = None
 
 
@@ -135,6 +136,7 @@ class RolloutRunner:
             reward=ending.reward,
             reward_parts=ending.parts,
             judgements=tuple(env.ledger.judgements),
+            entries=ending.entries,
             metrics=dict(env.ledger.metrics),
             stop_reason=ending.stop_reason,
             outcome=ending.outcome,
@@ -191,6 +193,7 @@ class RolloutRunner:
             outcome=outcome,
             reward=scored.reward,
             parts=scored.parts,
+            entries=scored.entries if scored.unscored is None else (),
             error=error_text,
         )
 

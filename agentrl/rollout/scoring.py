@@ -14,14 +14,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from agentrl.env import Env
-from agentrl.judging import JudgeLost, NoVerdict, Verdict
+from agentrl.judging import JUDGE, Contest, JudgeLost, NoVerdict, Verdict
 from agentrl.rollout.usercode import UserCodeError, blaming, call_within
-from agentrl.types import RewardPart
+from agentrl.types import Entry, RewardPart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
     parts: tuple[RewardPart, ...]
+    entries: tuple[Entry, ...] = ()
+    """What the rest of the group decides; it is no part of the reward yet."""
 
     @property
     def unscored(self) -> str | None:
@@ -37,16 +39,19 @@ class Score:
 
 async def score(env: Env, *, timeout_s: float) -> Score:
     parts: list[RewardPart] = []
+    entries: list[Entry] = []
     for name, weight in env.definition().rewards.items():
-        parts += await _earned(env, name, weight, timeout_s)
+        for earned in await _earned(env, name, weight, timeout_s):
+            parts.append(earned) if isinstance(earned, RewardPart) else entries.append(earned)
     given: dict[str, float] = {}
     for credit in env.ledger.credits:
         with blaming(f"give({credit.value!r}, {credit.name!r})"):
             given[credit.name] = given.get(credit.name, 0.0) + float(credit.value)
-    return Score(parts=(*parts, *(_part(name, value, 1.0) for name, value in given.items())))
+    parts += [_part(name, value, 1.0) for name, value in given.items()]
+    return Score(parts=tuple(parts), entries=tuple(entries))
 
 
-async def _earned(env: Env, name: str, weight: float, timeout_s: float) -> list[RewardPart]:
+async def _earned(env: Env, name: str, weight: float, timeout_s: float) -> list[RewardPart | Entry]:
     method = getattr(env, name)
     try:
         value = await call_within(timeout_s, method)
@@ -61,6 +66,9 @@ async def _earned(env: Env, name: str, weight: float, timeout_s: float) -> list[
     with blaming(method.__qualname__):
         if isinstance(value, Verdict):
             return list(_judged(name, value, weight))
+        if isinstance(value, Contest):
+            _ = env.roles[JUDGE]  # a contest that nobody could decide fails here, and is told
+            return [Entry(name=name, weight=weight, question=value.question, text=value.text)]
         return [_part(name, value, weight)]
 
 

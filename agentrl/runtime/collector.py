@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from agentrl.rollout.attempt import Attempt
+from agentrl.rollout.contests import is_open
 from agentrl.rollout.groups import GroupBook, Verdict
 from agentrl.runtime.failures import RunFailed
 from agentrl.runtime.tasks import TaskSource
@@ -47,6 +48,7 @@ class Collector:
         min_group: int,
         refuse: Callable[[Batch], None],
         submit: Callable[[Attempt], None],
+        decide: Callable[[Group], None],
         tell: Callable[[Event], None],
     ) -> None:
         self._source = source
@@ -54,12 +56,15 @@ class Collector:
         self._min_group = min_group
         self._refuse = refuse
         self._submit = submit
+        self._decide = decide
         self._tell = tell
         self._training = new_book()
         self._evaluation = new_book()
         self._complete: asyncio.Queue[Group | RunFailed] = asyncio.Queue()
         self._evaluated: asyncio.Queue[Group] = asyncio.Queue()
         self._since_batch = Batch()
+        self._contestants: dict[str, set[str]] = {}
+        """Group id to the members that a judge is comparing: they count when that is done."""
         self._untrained: dict[str, int] = {}
         """Group id to task number, of every group that no batch has taken and that was not lost."""
 
@@ -83,7 +88,7 @@ class Collector:
         is_training = trajectory.split == "train"
         book = self._training if is_training else self._evaluation
         returned = book.returned(trajectory)
-        if is_training:
+        if is_training and not (returned.verdict is Verdict.KEPT and trajectory.entries):
             self._count(trajectory, returned.verdict)
         if returned.retry is not None:
             self._submit(returned.retry)
@@ -91,6 +96,18 @@ class Collector:
             self._close(returned.group) if is_training else self._evaluated.put_nowait(
                 returned.group
             )
+
+    def on_decided(self, group: Group) -> None:
+        """A judge has compared what could be compared; who has no reward now is dropped."""
+        contestants = self._contestants.pop(group.group_id)
+        kept = []
+        for trajectory in group.trajectories:
+            is_kept = trajectory.reward is not None
+            if trajectory.trajectory_id in contestants:
+                self._count(trajectory, Verdict.KEPT if is_kept else Verdict.DROPPED)
+            if is_kept:
+                kept.append(trajectory)
+        self._accept(replace(group, trajectories=tuple(kept)))
 
     async def batch(self, num_groups: int) -> Batch:
         """The next `num_groups` complete groups."""
@@ -123,6 +140,14 @@ class Collector:
             self._since_batch.dropped.append(trajectory)
 
     def _close(self, group: Group) -> None:
+        if not is_open(group):
+            return self._accept(group)
+        self._contestants[group.group_id] = {
+            trajectory.trajectory_id for trajectory in group.trajectories if trajectory.entries
+        }
+        return self._decide(group)
+
+    def _accept(self, group: Group) -> None:
         if len(group.trajectories) >= self._min_group:
             self._tell(GroupAccepted(group_id=group.group_id))
             self._complete.put_nowait(group)

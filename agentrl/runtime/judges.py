@@ -10,11 +10,12 @@ from itertools import islice
 from agentrl.chat.make import make_chat
 from agentrl.config.judge import GenRMJudge
 from agentrl.config.run import RunConfig
+from agentrl.judging import JUDGE
 from agentrl.models.backend import load_backend
 from agentrl.registry import EnvRef
 from agentrl.rollout.dispatch import Dispatcher
 from agentrl.rollout.judge import JudgeModel, JudgeRole
-from agentrl.rollout.judge_expert import JUDGE, judge_rows
+from agentrl.rollout.judge_expert import judge_rows
 from agentrl.rollout.judge_fleet import FleetJudge
 from agentrl.rollout.judge_url import UrlJudgeModel
 

@@ -15,16 +15,18 @@ from agentrl.chat.make import make_chat
 from agentrl.config.run import RunConfig
 from agentrl.engine.engine import Sampling
 from agentrl.engine.remote_client import RemoteEngine
+from agentrl.judging import JUDGE
 from agentrl.models.backend import load_backend
 from agentrl.registry import EnvRef
 from agentrl.rollout.attempt import Attempt
 from agentrl.rollout.budget import RolloutLimits
+from agentrl.rollout.contests import decide
 from agentrl.rollout.runner import RolloutRunner
 from agentrl.runtime.boxes import first_spec, open_pool
 from agentrl.runtime.dispatch import CoordinatedDispatcher, Serving
 from agentrl.runtime.judges import open_roles
 from agentrl.runtime.link import Actor, CoordinatorLink
-from agentrl.types import Trajectory
+from agentrl.types import Group, Trajectory
 from scheduler.decisions import Decision
 
 POLL_S = 10.0
@@ -59,6 +61,7 @@ class Runner:
         spec = first_spec(env_class)
         if pool is not None and spec is not None:
             pool.prewarm([spec] * config.sandbox.pool_size)
+        self._roles = await open_roles(config, self._dispatcher, self._closing)
         self._rollouts = RolloutRunner(
             env_class=env_class,
             chat=make_chat(
@@ -74,7 +77,7 @@ class Runner:
             ),
             dispatcher=self._dispatcher,
             sandboxes=pool,
-            roles=await open_roles(config, self._dispatcher, self._closing),
+            roles=self._roles,
             run_seed=config.seed,
         )
         self._seats = asyncio.Semaphore(config.rollout.max_running)
@@ -112,6 +115,10 @@ class Runner:
         self._news.clear()
         ended, self._ended = self._ended, []
         return ended
+
+    async def decide(self, group: Group) -> Group:
+        """Let the judge compare the members of a group that has ended."""
+        return await decide(group, self._roles[JUDGE])
 
     async def oldest(self) -> list[str]:
         """What the attempts that run the longest are doing."""

@@ -16,9 +16,12 @@ from ray.exceptions import RayActorError
 
 from agentrl.rollout.attempt import Attempt
 from agentrl.runtime.link import Actor
-from agentrl.types import Outcome, StopReason, Trajectory
+from agentrl.types import Group, Outcome, StopReason, Trajectory
 
 log = structlog.get_logger(__name__)
+
+RUNNER_POLL_S = 1.0
+"""How often a group that waits to be compared looks for a runner, when there is none."""
 
 
 class RunnerPool:
@@ -31,14 +34,17 @@ class RunnerPool:
         num_runners: int,
         on_returned: Callable[[Trajectory], None],
         on_lost: Callable[[int], Awaitable[None]],
+        on_decided: Callable[[Group], None],
     ) -> None:
         """`start_runner(number)` gives a runner that is ready; called again when one is lost."""
         self._start_runner = start_runner
         self._on_returned = on_returned
         self._on_lost = on_lost
+        self._on_decided = on_decided
         self._runners: list[Actor | None] = [None] * num_runners
         self._out: list[dict[str, Attempt]] = [{} for _ in range(num_runners)]
         self._to_submit: list[list[Attempt]] = [[] for _ in range(num_runners)]
+        self._undecided: asyncio.Queue[Group] = asyncio.Queue()
         self._news = asyncio.Event()
 
     def submit(self, attempt: Attempt) -> None:
@@ -48,9 +54,14 @@ class RunnerPool:
         self._to_submit[number].append(attempt)
         self._news.set()
 
+    def decide(self, group: Group) -> None:
+        """Let a judge compare the members of a group; it comes back by `on_decided`."""
+        self._undecided.put_nowait(group)
+
     async def run(self) -> NoReturn:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._send())
+            tasks.create_task(self._decide_all())
             for number in range(len(self._runners)):
                 tasks.create_task(self._keep(number))
         raise AssertionError("all loops are endless")
@@ -86,6 +97,23 @@ class RunnerPool:
                 if runner is not None and self._to_submit[number]:
                     attempts, self._to_submit[number] = self._to_submit[number], []
                     runner.submit.remote(attempts)
+
+    async def _decide_all(self) -> NoReturn:
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                tasks.create_task(self._decide(await self._undecided.get()))
+
+    async def _decide(self, group: Group) -> None:
+        while True:
+            numbers = [number for number, runner in enumerate(self._runners) if runner is not None]
+            if numbers:
+                runner = self._runners[min(numbers, key=lambda number: len(self._out[number]))]
+                assert runner is not None
+                try:
+                    return self._on_decided(await runner.decide.remote(group))
+                except RayActorError:
+                    log.warning("a runner was lost; another one compares", group=group.group_id)
+            await asyncio.sleep(RUNNER_POLL_S)
 
     async def _keep(self, number: int) -> NoReturn:
         while True:

@@ -140,6 +140,7 @@ class Launch:
             num_runners=config.runtime.runners,
             on_returned=self._on_returned,
             on_lost=lambda number: coordinator.lost.remote(f"runner-{number}"),
+            on_decided=lambda group: self._collector.on_decided(group),
         )
         self._collector = self._make_collector()
         self._fleet = Fleet(
@@ -236,6 +237,7 @@ class Launch:
                 min_attempts=config.rollout.group_size * config.train.groups_per_step,
             ),
             submit=self._runners.submit,
+            decide=self._runners.decide,
             tell=self._link.tell,
         )
 

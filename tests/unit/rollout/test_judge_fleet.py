@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from rollout_doubles import END, TOKENIZER, ChunkEngine, Recording, chunk
+from rollout_doubles import TOKENIZER, ChunkEngine, Recording, chunk
 
 from agentrl.chat.plain import PlainFormat
 from agentrl.engine.engine import EngineError, FinishReason, TokenChunk
@@ -16,11 +16,11 @@ from agentrl.rollout.judge import Ask
 from agentrl.rollout.judge_fleet import FleetJudge
 from agentrl.rollout.judge_text import messages_for, score_question
 from agentrl.rollout.sampler import MAX_FRUITLESS_TRIES
-from agentrl.types import Outcome
+from agentrl.types import Outcome, Turn
 
 CHAT = PlainFormat(TOKENIZER)
 SAID = "score: fine => 7"
-IDS = [*TOKENIZER.encode(SAID).ids, END]
+IDS = CHAT.render_assistant(Turn(SAID))
 QUESTION = score_question("how good?", "x", 10)
 
 

@@ -51,7 +51,7 @@ class Server:
         self.running = self.most_running = 0
         app = web.Application()
         app.router.add_post("/v1/chat/completions", self._answer)
-        self._runner = web.AppRunner(app)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
 
     async def start(self) -> str:
         await self._runner.setup()

@@ -1,4 +1,5 @@
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -9,7 +10,7 @@ from agentrl.runtime.collector import Collector
 from agentrl.runtime.failures import FailingEnv
 from agentrl.runtime.reports import refuse_failing_env
 from agentrl.runtime.tasks import TaskSource
-from agentrl.types import Outcome, Task, Trajectory
+from agentrl.types import Entry, Group, Outcome, Task, Trajectory
 from scheduler.events import Event, GroupAccepted, GroupRejected
 
 
@@ -19,6 +20,7 @@ class Desk:
     def __init__(self, group_size: int = 2, min_group: int = 2) -> None:
         self.out: list[Attempt] = []
         self.told: list[Event] = []
+        self.undecided: list[Group] = []
         self.collector = Collector(
             source=TaskSource(lambda: [Task(f"t{i}") for i in range(9)], seed=0, split="train"),
             new_book=lambda: GroupBook(action=OutcomesSection().action, max_retries=1),
@@ -26,13 +28,16 @@ class Desk:
             min_group=min_group,
             refuse=lambda batch: refuse_failing_env(batch, max_error_fraction=0.5, min_attempts=4),
             submit=self.out.append,
+            decide=self.undecided.append,
             tell=self.told.append,
         )
 
     def admit(self, num_groups: int) -> None:
         self.collector.admit(num_groups)
 
-    def end(self, attempt: Attempt, outcome: Outcome = Outcome.FINISHED) -> None:
+    def end(
+        self, attempt: Attempt, outcome: Outcome = Outcome.FINISHED, entries: tuple[Entry, ...] = ()
+    ) -> None:
         self.out.remove(attempt)
         self.collector.on_returned(
             Trajectory(
@@ -45,6 +50,7 @@ class Desk:
                 outcome=outcome,
                 error="Traceback: the wild one" if outcome is Outcome.ENV_ERROR else None,
                 reward=1.0 if outcome is Outcome.FINISHED else None,
+                entries=entries,
             )
         )
 
@@ -106,6 +112,43 @@ async def test_evaluation_is_apart_from_training() -> None:
     assert {g.task_id for g in groups} == {"a", "b"}
     assert desk.told == []
     assert desk.collector.cursor == 0
+
+
+ENTRY = (Entry(name="better", weight=0.5, question="?", text="x"),)
+
+
+async def test_a_group_that_is_compared_goes_on_when_that_is_done() -> None:
+    desk = Desk(group_size=3)
+    desk.admit(1)
+    for attempt in list(desk.out):
+        desk.end(attempt, entries=ENTRY)
+    assert desk.told == []
+    (group,) = desk.undecided
+    first, *others = group.trajectories
+    lost = replace(first, reward=None, outcome=Outcome.UNSCORED)
+    decided = tuple(replace(t, entries=()) for t in (lost, *others))
+    desk.collector.on_decided(replace(group, trajectories=decided))
+    assert [type(e) for e in desk.told] == [GroupAccepted]
+    batch = await desk.collector.batch(1)
+    assert [t.trajectory_id for t in batch.groups[0].trajectories] == [
+        t.trajectory_id for t in others
+    ]
+    assert [t.trajectory_id for t in batch.dropped] == [first.trajectory_id]
+    assert batch.outcomes == {"finished": 2, "unscored": 1}
+
+
+async def test_a_group_whose_comparison_failed_is_rejected() -> None:
+    desk = Desk()
+    desk.admit(1)
+    for attempt in list(desk.out):
+        desk.end(attempt, entries=ENTRY)
+    (group,) = desk.undecided
+    lost = tuple(
+        replace(t, reward=None, outcome=Outcome.INFRA_ERROR, entries=()) for t in group.trajectories
+    )
+    desk.collector.on_decided(replace(group, trajectories=lost))
+    assert [type(e) for e in desk.told] == [GroupRejected]
+    assert desk.collector.untrained == []
 
 
 async def test_an_environment_that_fails_too_often_ends_the_wait_for_a_batch() -> None:
