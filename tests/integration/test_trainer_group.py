@@ -1,0 +1,177 @@
+"""Training workers that join, leave and die, against one that trains alone: real processes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+import yaml
+from sample_trajectories import make_trajectory
+from training import SMALL
+
+from agentrl.config.load import parse_config
+from agentrl.config.run import RunConfig
+from agentrl.runtime.cluster import joined_cluster
+from agentrl.runtime.failures import ProcessLost
+from agentrl.runtime.parameters import ParameterStore
+from agentrl.runtime.progress import RunProgress
+from agentrl.runtime.trainers import TrainerGroup
+from agentrl.runtime.training import Snapshot
+from agentrl.runtime.worker import Worker
+from agentrl.train.checkpoint_folders import latest_checkpoint, read_header
+from agentrl.types import Group
+
+pytestmark = pytest.mark.slow
+DEADLINE_S = 120
+"""Only to catch hangs."""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    with joined_cluster(None):
+        yield
+
+
+def config(**train: Any) -> RunConfig:
+    section = {**SMALL["train"], "microbatch_tokens": 48, "steps": 8, **train}
+    text = yaml.safe_dump({**SMALL, "train": section})
+    return parse_config(text, source="test.yaml")
+
+
+def batch(step: int, *, size: int = 6) -> list[Group]:
+    """Attempts of uneven length, so that shares are uneven as well."""
+    return [
+        Group(
+            group_id=f"g{step}-{number}",
+            task_id="task",
+            size=size,
+            trajectories=tuple(
+                make_trajectory(f"g{step}-{number}", sibling, num_turns=1 + (sibling + step) % 3)
+                for sibling in range(size)
+            ),
+        )
+        for number in range(3)
+    ]
+
+
+class Bench:
+    """Workers in the training role, all with the weights of the run's first moment."""
+
+    def __init__(self, folder: Path, section: RunConfig) -> None:
+        self._config = section
+        self.checkpoints = folder / "checkpoints"
+        self.store = ray.remote(ParameterStore).options(num_cpus=0).remote()
+        self.group = TrainerGroup(section, self.checkpoints)
+        self.replicas: dict[str, Any] = {}
+
+    async def hire(self, *names: str) -> None:
+        worker = ray.remote(Worker).options(num_cpus=0)
+        for name in names:
+            self.replicas[name] = worker.remote(self._config, self.store, None)
+        await asyncio.gather(*(self.replicas[name].become_training.remote(None) for name in names))
+
+    async def train(self, step: int, *names: str) -> Any:
+        replicas = {name: self.replicas[name] for name in names}
+        async with asyncio.timeout(DEADLINE_S):
+            return await self.group.train(batch(step), replicas)
+
+    async def weights(self, name: str) -> dict[str, np.ndarray[Any, Any]]:
+        snapshot: Snapshot = await self.replicas[name].snapshot.remote()
+        return dict(snapshot.weights)
+
+    def end(self) -> None:
+        for actor in [*self.replicas.values(), self.store]:
+            ray.kill(actor)
+
+
+@pytest.fixture
+async def bench(cluster: None, tmp_path: Path) -> AsyncIterator[Bench]:
+    bench = Bench(tmp_path, config())
+    yield bench
+    bench.end()
+
+
+async def alone(tmp_path: Path, steps: Sequence[int]) -> dict[str, np.ndarray[Any, Any]]:
+    """The weights that one worker ends with."""
+    single = Bench(tmp_path / "alone", config())
+    await single.hire("only")
+    single.group.found(single.replicas)
+    for step in steps:
+        await single.train(step, "only")
+    weights = await single.weights("only")
+    single.end()
+    return weights
+
+
+def assert_equal(got: dict[str, Any], wanted: dict[str, Any]) -> None:
+    assert got.keys() == wanted.keys()
+    for name, tensor in wanted.items():
+        np.testing.assert_allclose(got[name], tensor, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+async def test_workers_that_join_and_leave_learn_what_one_alone_learns(
+    bench: Bench, tmp_path: Path
+) -> None:
+    await bench.hire("a", "b", "c")
+    bench.group.found({"a": bench.replicas["a"]})
+    reports = [
+        await bench.train(1, "a"),
+        await bench.train(2, "a", "b"),
+        await bench.train(3, "a", "b", "c"),
+    ]
+    bench.group.leave("a")
+    reports += [await bench.train(4, "b", "c"), await bench.train(5, "c")]
+    assert [report.metrics["replicas"] for report in reports] == [1, 2, 3, 2, 1]
+    assert len({report.num_samples for report in reports}) == 1
+    wanted = await alone(tmp_path, [1, 2, 3, 4, 5])
+    assert_equal(await bench.weights("c"), wanted)
+
+
+async def test_a_worker_killed_in_a_step_costs_no_more_than_doing_it_over(
+    bench: Bench, tmp_path: Path
+) -> None:
+    await bench.hire("a", "b", "c")
+    bench.group.found(bench.replicas)
+    await bench.train(1, "a", "b", "c")
+    training = asyncio.create_task(bench.train(2, "a", "b", "c"))
+    await asyncio.sleep(0)
+    ray.kill(bench.replicas["b"])
+    report = await training
+    assert report.metrics["replicas"] == 2
+    assert (await bench.train(3, "a", "c")).metrics["replicas"] == 2
+    wanted = await alone(tmp_path, [1, 2, 3])
+    assert_equal(await bench.weights("a"), wanted)
+    assert_equal(await bench.weights("c"), wanted)
+
+
+async def test_the_state_rests_while_nobody_trains_and_can_be_saved_then(
+    bench: Bench, tmp_path: Path
+) -> None:
+    await bench.hire("a", "b")
+    bench.group.found({"a": bench.replicas["a"]})
+    await bench.train(1, "a")
+    bench.group.leave("a")
+    await bench.replicas["a"].leave_role.remote()
+    ray.kill(bench.replicas["a"])
+    await bench.group.checkpoint(RunProgress(step=1))
+    folder = latest_checkpoint(bench.checkpoints)
+    assert folder is not None
+    assert read_header(folder).trainer["steps_done"] == 1
+    await bench.train(2, "b")
+    assert_equal(await bench.weights("b"), await alone(tmp_path, [1, 2]))
+
+
+async def test_the_loss_of_the_last_one_is_told(bench: Bench) -> None:
+    await bench.hire("a", "b")
+    bench.group.found(bench.replicas)
+    await bench.train(1, "a", "b")
+    for actor in bench.replicas.values():
+        ray.kill(actor)
+    with pytest.raises(ProcessLost):
+        await bench.train(2, "a", "b")
+    bench.replicas.clear()
