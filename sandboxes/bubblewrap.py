@@ -44,6 +44,10 @@ class BubblewrapBackend(LocalBackend):
         elif may_fork:
             log.warning("boxes cost more here, each starts its own Python problem=%r", problem)
 
+    @property
+    def forks(self) -> bool:
+        return self._families is not None
+
     def new_host(self, spec: SandboxSpec) -> BoxHost:
         if self._families is None:
             return LoneBox(self, self.bwrap, self.cgroups, spec)

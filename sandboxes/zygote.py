@@ -26,6 +26,7 @@ START_TIMEOUT_S = 20.0
 END_TIMEOUT_S = 5.0
 BYTES_PER_FILE = 4096
 """A tmpfs may hold as many files as it has blocks: a file without content costs memory too."""
+MIN_FILES = 64
 _MAX_ANSWER_BYTES = 64 * 1024
 _FORKED = ord("F")
 
@@ -70,7 +71,7 @@ class Zygote:
         except (TimeoutError, ConnectionError):
             hello = b""
         if not hello:
-            words = self.end()
+            words = self.end() or "it ended and said nothing"
             raise SandboxError(f"could not start the process that forks into boxes: {words}")
         self.control.setblocking(False)
 
@@ -124,7 +125,10 @@ def box_request(
     sizes = {"/tmp": small, "/dev/shm": small, spec.workdir: spec.disk_bytes}
     oom_file = cgroup.oom_file
     request: dict[str, Any] = {
-        "folders": [(os.fsencode(f), size, size // BYTES_PER_FILE) for f, size in sizes.items()],
+        "folders": [  # for the kernel 0 would be no limit
+            (os.fsencode(folder), max(size, 1), size // BYTES_PER_FILE + MIN_FILES)
+            for folder, size in sizes.items()
+        ],
         "workdir": os.fsencode(spec.workdir),
         "user": spec.user,
         "environment": {
