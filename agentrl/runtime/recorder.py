@@ -12,7 +12,13 @@ from agentrl.record.writer import RunWriter
 from agentrl.runtime.collector import Batch
 from agentrl.runtime.display import EvalProgress, StepProgress, Summary
 from agentrl.runtime.progress import RunProgress
-from agentrl.runtime.reports import Evaluation, StepReport, mean_reward, staleness_of
+from agentrl.runtime.reports import (
+    Evaluation,
+    StepReport,
+    judge_metrics,
+    mean_reward,
+    staleness_of,
+)
 from agentrl.types import Group
 
 
@@ -114,6 +120,7 @@ class Recorder:
             "train_s": report.train_s,
             "staleness_mean": float(np.mean(staleness)) if len(staleness) else 0.0,
             "staleness_max": int(np.max(staleness, initial=0)),
+            **judge_metrics([*(t for g in batch.groups for t in g.trajectories), *batch.dropped]),
             **{f"outcomes/{kind}": count for kind, count in batch.outcomes.items()},
             **{f"groups/{fate}": fates.count(fate) for fate in sorted(set(fates))},
             **{f"train/{name}": value for name, value in report.trained.metrics.items()},

@@ -98,6 +98,21 @@ def mean_reward(trajectories: Sequence[Trajectory]) -> float | None:
     return fmean(rewards) if rewards else None
 
 
+def judge_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """What judges were asked and what it took; empty where nobody was."""
+    asked = [judgement for t in trajectories for judgement in t.judgements]
+    if not asked:
+        return {}
+    return {
+        "judge/questions": len(asked),
+        "judge/without_verdict": sum(judgement.error is not None for judgement in asked),
+        "judge/tries_mean": fmean(len(judgement.answers) for judgement in asked),
+        "judge/tokens": sum(judgement.num_tokens for judgement in asked),
+        "judge/seconds_mean": fmean(judgement.seconds for judgement in asked),
+        "judge/seconds_max": max(judgement.seconds for judgement in asked),
+    }
+
+
 def staleness_of(groups: Sequence[Group], trained_version: int) -> NDArray[np.int32]:
     """For each sampled token, how many versions old the weights were that sampled it."""
     versions = [segment.policy_versions for _, segment in _sampled(groups)]
