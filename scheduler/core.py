@@ -87,15 +87,16 @@ class Scheduler:
         routing: RoutePolicy,
         admission: AdmissionPolicy,
         observers: Sequence[Observer] = (),
+        genrm_observers: Sequence[Observer] = (),
         genrm_routing: RoutePolicy | None = None,
         shifting: ShiftPolicy | None = None,
         handoffs: HandoffBook | None = None,
         training_sizes: Sequence[int] = (),
     ) -> None:
-        """`observers` are told of rollout alone. `training_sizes`: numbers of workers that can
+        """`observers` are told of rollout alone, `genrm_observers` of judgements. `training_sizes`: numbers of workers that can
         train together; empty: any. Without `shifting` workers keep their roles."""
         self._routing = {Role.ROLLOUT: routing, Role.GENRM: genrm_routing or LeastLoad()}
-        self._observers = tuple(observers)
+        self._observers = {Role.ROLLOUT: tuple(observers), Role.GENRM: tuple(genrm_observers)}
         self._jobs = Jobs(admission)
         self._fleet = Fleet()
         self._trajectories: dict[Key, Trajectory] = {}
@@ -324,7 +325,7 @@ class Scheduler:
         self._waiting.push(trajectory, lane, routing.order(view))
 
     def _observers_of(self, trajectory: Trajectory) -> tuple[Observer, ...]:
-        return self._observers if trajectory.submitted.role is Role.ROLLOUT else ()
+        return self._observers[trajectory.submitted.role]
 
     def _end(self, trajectory: Trajectory, *, is_complete: bool) -> None:
         self._fleet.free(trajectory.key)

@@ -1,0 +1,89 @@
+"""Rules on memory in use, in the manner of DynaRL and of PivotRL's rule-based baseline.
+
+A role whose workers use little of their memory and have nobody waiting gives one worker to a role whose
+memory is full or whose requests wait. Training workers help with rollout while no batch waits,
+all or none, and come back when one does.
+"""
+
+from __future__ import annotations
+
+from scheduler.events import Role
+from scheduler.policies import ShiftPlan
+from scheduler.shifting.selection import ShiftWorld, idlest
+from scheduler.views import ShiftView, TrajectoryView, WorkerView
+
+
+class KvRule:
+    def __init__(
+        self,
+        world: ShiftWorld,
+        *,
+        low: float = 0.1,
+        high: float = 0.8,
+        cooldown_s: float = 20.0,
+        immunity_s: float = 10.0,
+        lends_trainers: bool = True,
+        home_trainers: int = 0,
+    ) -> None:
+        """`home_trainers`: workers that train when a batch waits."""
+        self._world = world
+        self._low = low
+        self._high = high
+        self._cooldown_s = cooldown_s
+        self._immunity_s = immunity_s
+        self._lends = lends_trainers
+        self._home_trainers = home_trainers
+        self._acted_t = -cooldown_s
+
+    def plan(self, view: ShiftView) -> ShiftPlan | None:
+        if view.open_shifts or view.t - self._acted_t < self._cooldown_s:
+            return self._call_trainers(view) if not view.open_shifts else None
+        plan = self._call_trainers(view) or self._lend_trainers(view) or self._balance(view)
+        if plan is not None:
+            self._acted_t = view.t
+        return plan
+
+    def _call_trainers(self, view: ShiftView) -> ShiftPlan | None:
+        """A batch waits: training gets its workers back."""
+        world = self._world
+        training = view.trainings.get(world.job)
+        if training is None or training.batch_tokens is None:
+            return None
+        missing = self._home_trainers - len(view.serving(world.job, Role.TRAINING))
+        donors = [
+            *idlest(view, world.job, Role.ROLLOUT),
+            *idlest(view, world.job, Role.GENRM),
+        ]
+        return world.plan(donors[: max(0, missing)], Role.TRAINING)
+
+    def _lend_trainers(self, view: ShiftView) -> ShiftPlan | None:
+        world = self._world
+        training = view.trainings.get(world.job)
+        is_free = training is not None and training.batch_tokens is None and not training.is_running
+        if not (self._lends and is_free) or not view.demand(world.job, Role.ROLLOUT).waiting:
+            return None
+        return world.plan(view.serving(world.job, Role.TRAINING), Role.ROLLOUT)
+
+    def _balance(self, view: ShiftView) -> ShiftPlan | None:
+        world = self._world
+        if not world.has_judge:
+            return None
+        for donor, receiver in ((Role.ROLLOUT, Role.GENRM), (Role.GENRM, Role.ROLLOUT)):
+            gives = self._use(view, donor) < self._low and not self._waiting(view, donor)
+            takes = self._use(view, receiver) > self._high or self._waiting(view, receiver)
+            if gives and takes:
+                donors = idlest(view, world.job, donor, immunity_s=self._immunity_s)
+                return world.plan(donors[:1], receiver)
+        return None
+
+    def _use(self, view: ShiftView, role: Role) -> float:
+        """Share of the role's memory that running turns fill."""
+        members = view.serving(self._world.job, role)
+        room = len(members) * self._world.shapes[role].kv_tokens
+        return sum(m.worker.running_tokens for m in members) / room if room else 0.0
+
+    def _waiting(self, view: ShiftView, role: Role) -> bool:
+        return view.demand(self._world.job, role).waiting > 0
+
+    def lets_finish(self, trajectory: TrajectoryView, worker: WorkerView) -> bool:
+        return False

@@ -1,0 +1,63 @@
+"""Which workers move when a policy has decided how many: shared by all policies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from scheduler.costs import Shape, TrainCost
+from scheduler.decisions import Duty
+from scheduler.events import Role
+from scheduler.policies import ShiftPlan
+from scheduler.views import Member, ShiftView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShiftWorld:
+    """What every policy may know of the job it shifts workers for."""
+
+    job: str = "main"
+    shapes: Mapping[Role, Shape]
+    """What a worker costs as rollout and, where there is a reward model, as GenRM."""
+    buckets: Mapping[Role, str]
+    """The bucket a worker joins in each role."""
+    max_running: int
+    groups_per_step: int
+    max_staleness: int = 0
+    """With 0 nothing is served while a step runs; otherwise serving and training overlap."""
+    training: TrainCost
+    training_sizes: tuple[int, ...] = ()
+    """Numbers of workers that can train together; empty: any."""
+    shift_s: Mapping[tuple[Role, Role], float] = field(default_factory=dict)
+    """Expected seconds out of service, from one role to another."""
+    longest_context_tokens: int = 0
+    """A role whose memory does not hold one such context is never offered."""
+
+    @property
+    def has_judge(self) -> bool:
+        return Role.GENRM in self.shapes
+
+    def fits(self, role: Role) -> bool:
+        if role is Role.TRAINING:
+            return True
+        return self.shapes[role].kv_tokens >= self.longest_context_tokens
+
+    def valid_size(self, num_workers: int) -> int:
+        """The largest number of training workers that is not more than this."""
+        if not self.training_sizes:
+            return num_workers
+        return max((size for size in self.training_sizes if size <= num_workers), default=0)
+
+    def duty(self, member: Member, role: Role) -> Duty:
+        return replace(member.duty, role=role, bucket=self.buckets[role])
+
+    def plan(self, members: Iterable[Member], role: Role) -> ShiftPlan | None:
+        """All of these to one role; None when there is nothing to move or no room for its model."""
+        moves = {m.worker.worker_id: self.duty(m, role) for m in members if m.duty.role is not role}
+        return ShiftPlan(moves=moves) if moves and self.fits(role) else None
+
+
+def idlest(view: ShiftView, job: str, role: Role, *, immunity_s: float = 0.0) -> Sequence[Member]:
+    """Workers of a role that have served for a while, those with the least to requeue first."""
+    serving = [m for m in view.serving(job, role) if view.t - m.since_t >= immunity_s]
+    return sorted(serving, key=lambda member: member.worker.running_tokens)
