@@ -23,7 +23,7 @@
   (a fresh box to grade in); see `Sandbox`.
 
 Errors: `SandboxError` (`SandboxLost`, `BackendUnavailable`) is never the rollout's fault;
-`UnsafePath`, other `ValueError`s and `OSError`s (`FileNotFoundError` ...) are the caller's.
+`UnsafePath`, `Unsupported`, other `ValueError`s and `OSError`s (`FileNotFoundError` ...) are the caller's.
 """
 
 from sandboxes.backends import BackendName, Limit, make_backend
@@ -41,6 +41,7 @@ from sandboxes.sandbox import (
     SandboxError,
     SandboxLost,
     UnsafePath,
+    Unsupported,
 )
 from sandboxes.spec import SandboxSpec
 
@@ -63,6 +64,7 @@ __all__ = [
     "SandboxPool",
     "SandboxSpec",
     "UnsafePath",
+    "Unsupported",
     "build_base",
     "collect",
     "doctor",

@@ -26,7 +26,7 @@ from sandboxes.paths import (
     files_of_tree,
     relative_path,
 )
-from sandboxes.sandbox import ExecResult, SandboxLost, UnsafePath
+from sandboxes.sandbox import ExecResult, SandboxLost, UnsafePath, Unsupported
 from sandboxes.session import Session
 from sandboxes.spec import SandboxSpec
 
@@ -82,11 +82,13 @@ class StreamSandbox:
         stdin: bytes = b"",
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
+        user: int | None = None,
         timeout_s: float | None = None,
         max_output_bytes: int | None = None,
     ) -> ExecResult:
+        self.refuse_other_user(user)
         timeout_s = self.spec.exec_timeout_s if timeout_s is None else timeout_s
-        argv = _argv(command)
+        argv = argv_of(command)
         request = self._request(
             argv, env, cwd, timeout_s, max_output_bytes, frames.HAS_STDIN if stdin else 0
         )
@@ -99,6 +101,14 @@ class StreamSandbox:
         if kind == frames.RESULT:
             return wire.exec_result(payload)
         return self._not_started(argv[0], cwd, *wire.error(payload))
+
+    def refuse_other_user(self, user: int | None) -> None:
+        if user is not None and user != self.spec.user:
+            raise Unsupported(
+                f"user={user}: everything in this box runs as user {self.spec.user}; give the box "
+                "another user in its spec (0 is root without any capability), or put what needs "
+                "other rights into the image"
+            )
 
     def _request(
         self,
@@ -126,7 +136,7 @@ class StreamSandbox:
         cwd: str | None = None,
         max_output_bytes: int | None = None,
     ) -> Background:
-        request = self._request(_argv(command), env, cwd, None, max_output_bytes, 0)
+        request = self._request(argv_of(command), env, cwd, None, max_output_bytes, 0)
         return Background(self._open(request), self.guard)
 
     async def session(self, shell: str = "bash") -> Session:
@@ -311,7 +321,7 @@ class StreamSandbox:
             self._on_deleted()
 
 
-def _argv(command: str | Sequence[str]) -> list[str]:
+def argv_of(command: str | Sequence[str]) -> list[str]:
     argv = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
     if not argv:
         raise ValueError("an empty command; give a string for sh -c, or at least one word")

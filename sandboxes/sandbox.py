@@ -32,6 +32,10 @@ class BackendUnavailable(SandboxError):
     """The backend cannot be used on this machine; the message says what to do about it."""
 
 
+class Unsupported(ValueError):
+    """What a box of this kind cannot do; the message says why, and what to do instead."""
+
+
 class UnsafePath(ValueError):
     """A path or archive member that would leave the workdir or is not a plain file or folder."""
 
@@ -101,10 +105,15 @@ class Sandbox(Protocol):
         stdin: bytes = b"",
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
+        user: int | None = None,
         timeout_s: float | None = None,
         max_output_bytes: int | None = None,
     ) -> ExecResult:
         """Run a command to its end. A string goes to `sh -c`; a list is run as it is.
+
+        `user` other than the box's own raises `Unsupported`: a box has one user, its spec's.
+        Another one's processes could not be killed at a deadline, since nothing in a box has the
+        right to; and as root a box's code would own the image's files.
 
         At the deadline every process the command started is killed, and the caller is back
         within two seconds. Raises `SandboxLost`.

@@ -8,10 +8,13 @@ import secrets
 import time
 
 from sandboxes.box import StreamSandbox
+from sandboxes.engine import control_shell
 from sandboxes.engine.connection import Engine, find_engine
-from sandboxes.engine.container import ContainerBox
+from sandboxes.engine.container import ContainerBox, ProgramMissing, boxd
+from sandboxes.engine.control_shell import ControlShell
 from sandboxes.engine.images import Images
 from sandboxes.engine.reaper import EngineBox, remove_boxes
+from sandboxes.engine.shell_box import ShellBox
 from sandboxes.ownership import this_process
 from sandboxes.sandbox import BackendUnavailable, Capabilities, SandboxError
 from sandboxes.spec import SandboxSpec
@@ -44,15 +47,45 @@ class DockerBackend(StreamBackend):
         self.oom_file = (
             f"/sys/fs/cgroup/{'memory.events' if is_version_2 else 'memory/memory.oom_control'}"
         )
+        self._without_python: set[str] = set()
         self._reaper: asyncio.Task[None] | None = None
 
     def new_host(self, spec: SandboxSpec) -> ContainerBox:
-        return ContainerBox(self, spec)
+        return ContainerBox(self, spec, boxd(self.oom_file))
 
     async def create(self, spec: SandboxSpec) -> StreamSandbox:
         if self._reaper is None:
             self._reaper = asyncio.create_task(self._reap_for_ever())
-        return await super().create(spec)
+        if spec.image not in self._without_python:
+            try:
+                return await super().create(spec)
+            except ProgramMissing:
+                self._note_without_python(spec.image)
+        return await self._create_shell_box(spec)
+
+    def _note_without_python(self, image: str) -> None:
+        if image not in self._without_python:
+            self._without_python.add(image)
+            log.warning("%s", _slow(image))
+
+    async def _create_shell_box(self, spec: SandboxSpec) -> ShellBox:
+        host, shell = ContainerBox(self, spec, control_shell.MAIN), ControlShell()
+        box = ShellBox(
+            spec=spec,
+            shell=shell,
+            host=host,
+            oom_file=self.oom_file,
+            create=self.create,
+            on_deleted=lambda: self.boxes.pop(host.box_id),
+        )
+        try:
+            await self.bring_up(box, host, shell)
+        except ProgramMissing as e:
+            raise SandboxError(
+                f"image {spec.image!r} has neither python3 nor /bin/sh, so nothing can be run in it; "
+                "name an image that has one of them"
+            ) from e
+        return box
 
     def capabilities(self) -> Capabilities:
         info = self.engine.info
@@ -60,6 +93,7 @@ class DockerBackend(StreamBackend):
         notes = ["The kernel is shared with the host, unless `runtime` names one that is not."]
         if "seccomp" not in filters:
             notes.append("The engine sets no system call filter.")
+        notes += [_slow(image) for image in sorted(self._without_python)]
         notes.append("Images that work in `workdir` themselves keep it on disk, without a limit.")
         return Capabilities(
             network=True,
@@ -93,3 +127,11 @@ class DockerBackend(StreamBackend):
             await asyncio.gather(self._reaper, return_exceptions=True)
         await super().close()
         await self.engine.close()
+
+
+def _slow(image: str) -> str:
+    return (
+        f"Image {image!r} has no python3: its boxes run each command through the engine, tens of "
+        "times slower; a time-out ends all commands of a box, and there are no sessions and no "
+        "background commands with logs."
+    )

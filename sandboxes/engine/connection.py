@@ -78,6 +78,7 @@ class Engine:
             client = self._client()
             self._version = client.api_version
             self.info: dict[str, Any] = client.info()
+            client.close()
         except (DockerException, requests.RequestException) as e:
             raise BackendUnavailable(
                 f"something at {address.url} accepts connections but is no Docker engine: {e}"
@@ -117,9 +118,9 @@ class Engine:
         """Blocks."""
         return bool(self._call("list images", lambda client: client.images(name)))
 
-    def attach_path(self, container: str) -> str:
-        query = "stream=1&stdin=1&stdout=1&stderr=1"
-        return f"/v{self._version}/containers/{container}/attach?{query}"
+    def path(self, request: str) -> str:
+        """Of a request that does not go through the SDK."""
+        return f"/v{self._version}/{request}"
 
     async def close(self) -> None:
         await asyncio.to_thread(self._threads.shutdown)

@@ -6,15 +6,18 @@ and labels say whose box it is before it exists, so that none can be lost track 
 
 boxd is the container's first process rather than a child of an init: it reaps orphans itself,
 and then no signal from inside the box can end it. Its program comes over the attached stream, so
-nothing is mounted or copied. Its stdin closes with our connection, however we end, and then the
+nothing is mounted or copied. In an image without python a shell takes its place, see
+`control_shell.py`. Either's stdin closes with our connection, however we end, and then the
 container ends and the engine removes it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +30,7 @@ from sandboxes.client import BoxClient
 from sandboxes.engine.attach import AttachStream, attach
 from sandboxes.engine.connection import Engine
 from sandboxes.ownership import this_process
-from sandboxes.sandbox import SandboxError
+from sandboxes.sandbox import SandboxError, SandboxLost
 from sandboxes.spec import MIB, SandboxSpec
 
 if TYPE_CHECKING:
@@ -37,6 +40,7 @@ LABEL = "agentrl"
 LEASE_S = 24 * 3600
 """Longer than any rollout: after it a box may be removed by anybody."""
 _SMALL_FILES_PER_MIB = 256
+_ALL_STREAMS = "stream=1&stdin=1&stdout=1&stderr=1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +52,31 @@ class Image:
     """Where the image itself works; its content there must not be hidden."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MainProcess:
+    """What a box runs from its birth to its end."""
+
+    argv: Sequence[str]
+    first_bytes: bytes
+    """Sent to it at once; it answers that it is ready."""
+    needs_init: bool = False
+    """It does not reap orphans itself."""
+
+
+def boxd(oom_file: str) -> MainProcess:
+    argv = boot_argv("python3", "isolated=1", f"oom={oom_file}")
+    return MainProcess(argv=argv, first_bytes=boot_bytes(same_python=False))
+
+
+class ProgramMissing(SandboxError):
+    """The image has no such main process."""
+
+
+_NOT_FOUND = re.compile(r"executable file .*not found|no such file or directory", re.IGNORECASE)
+
+
 def create_options(
-    client: APIClient, spec: SandboxSpec, image: Image, oom_file: str
+    client: APIClient, spec: SandboxSpec, image: Image, main: MainProcess
 ) -> dict[str, Any]:
     keeps_workdir = image.workdir == spec.workdir
     user = f"{spec.user}:{spec.user}"
@@ -59,7 +86,7 @@ def create_options(
         tmpfs[spec.workdir] = _tmpfs(spec.disk_bytes, spec, mode="0755")
     return {
         "image": image.name,
-        "entrypoint": boot_argv("python3", "isolated=1", f"oom={oom_file}"),
+        "entrypoint": list(main.argv),
         "command": [],
         "user": user,
         "working_dir": spec.workdir,
@@ -70,6 +97,7 @@ def create_options(
         "host_config": client.create_host_config(
             network_mode="none",
             auto_remove=True,
+            init=main.needs_init,
             cap_drop=["ALL"],
             security_opt=["no-new-privileges"],
             pids_limit=spec.pids,
@@ -111,40 +139,52 @@ def labels(spec: SandboxSpec, backend_id: str, run_id: str) -> dict[str, str]:
 class ContainerBox:
     """A container from before it is asked for until the engine has forgotten it."""
 
-    def __init__(self, backend: DockerBackend, spec: SandboxSpec) -> None:
+    def __init__(self, backend: DockerBackend, spec: SandboxSpec, main: MainProcess) -> None:
         self._backend = backend
         self._spec = spec
+        self._main = main
         self._creation: asyncio.Task[None] | None = None
         self._stream: AttachStream | None = None
         self.box_id = f"agentrl-{this_process().local_name}-{secrets.token_hex(4)}"
 
     @property
-    def _engine(self) -> Engine:
+    def engine(self) -> Engine:
         return self._backend.engine
 
     async def start(self, client: BoxClient) -> None:
         image = await self._backend.images.get(self._spec.image)
         self._creation = asyncio.create_task(self._create(image))
         await asyncio.shield(self._creation)
-        path = self._engine.attach_path(self.box_id)
-        self._stream = await attach(client, self._engine.address, path)
+        path = self.engine.path(f"containers/{self.box_id}/attach?{_ALL_STREAMS}")
+        self._stream = await attach(client, self.engine.address, path)
         try:
-            await self._engine.call("start a box", lambda engine: engine.start(self.box_id))
+            await self.engine.call("start a box", lambda engine: engine.start(self.box_id))
         except APIError as e:
+            program = self._main.argv[0]
+            if program in str(e.explanation) and _NOT_FOUND.search(str(e.explanation)):
+                raise ProgramMissing(f"image {self._spec.image!r} has no {program}") from e
             raise SandboxError(f"the engine could not start a box: {e.explanation}") from e
-        client.write(boot_bytes(same_python=False))
-        await client.ready()
+        client.write(self._main.first_bytes)
+        try:
+            await client.ready()
+        except SandboxLost as e:
+            if (
+                self._main.needs_init
+                and f"exec {self._main.argv[0]} failed" in self.cause_of_death()
+            ):
+                raise ProgramMissing(self.cause_of_death()) from e
+            raise
 
     async def _create(self, image: Image) -> None:
         def request(engine: APIClient) -> None:
             engine.create_container(
                 name=self.box_id,
                 labels=labels(self._spec, self._backend.backend_id, self._backend.run_id),
-                **create_options(engine, self._spec, image, self._backend.oom_file),
+                **create_options(engine, self._spec, image, self._main),
             )
 
         try:
-            await self._engine.call("create a box", request)
+            await self.engine.call("create a box", request)
         except APIError as e:
             raise SandboxError(f"the engine refused to create a box: {e.explanation}") from e
 
@@ -158,7 +198,7 @@ class ContainerBox:
         if self._creation is None:
             return
         await asyncio.wait([self._creation])
-        await remove(self._engine, self.box_id)
+        await remove(self.engine, self.box_id)
 
 
 async def remove(engine: Engine, container: str) -> None:

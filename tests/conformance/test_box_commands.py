@@ -8,7 +8,7 @@ import hashlib
 import pytest
 from conftest import Sleepers
 
-from sandboxes import Sandbox, SandboxBackend, SandboxSpec
+from sandboxes import Sandbox, SandboxBackend, SandboxSpec, Unsupported
 
 
 async def test_a_string_is_a_shell_command_and_a_list_is_not(box: Sandbox) -> None:
@@ -148,3 +148,9 @@ async def test_a_very_long_command_line(box: Sandbox) -> None:
     assert result.out == b"x" * 100_000
     assert (await box.exec(["echo", "x" * 10**6])).rc == 126
     assert (await box.exec(["true"])).ok
+
+
+async def test_no_command_runs_as_another_user(box: Sandbox) -> None:
+    with pytest.raises(Unsupported, match=f"runs as user {box.spec.user}; give the box another"):
+        await box.exec("id", user=0)
+    assert (await box.exec(["true"], user=box.spec.user)).ok
