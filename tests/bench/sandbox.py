@@ -13,6 +13,7 @@ The last line is one JSON object:
     warm_acquire_ms         a ready Docker box with its files, from the pool
     leaked                  boxes of this run left in the engine at the end
     bubblewrap_*            the same for bubblewrap, and how long a box takes to make
+    *cpu*                   what a bubblewrap box costs in CPU time: see box_cpu.py
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+from box_cpu import cpu_figures
 from docker.api import APIClient
 
 from sandboxes import Sandbox, SandboxPool, SandboxSpec, make_backend
@@ -138,7 +140,7 @@ async def bubblewrap_figures() -> dict[str, float]:
 
 
 async def main() -> None:
-    figures = await docker_figures() | await bubblewrap_figures()
+    figures = await docker_figures() | await bubblewrap_figures() | await cpu_figures()
     print(json.dumps({name: round(value, 3) for name, value in figures.items()}))
 
 
