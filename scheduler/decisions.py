@@ -48,7 +48,8 @@ class RequeueReason(StrEnum):
 class Requeue(DecisionBase):
     """A running turn lost its slot: keep its tokens and ask again with a higher generation.
 
-    A runner that has asked again already, or whose turn has ended, has nothing to do.
+    A place of the old generation that is still on its way is void. A runner that has asked again
+    already, or whose turn has ended, has nothing to do.
     """
 
     trajectory_id: str

@@ -7,7 +7,7 @@ neither other workers, nor the trainer, nor whoever decided it. Messages that do
 handoff's generation change nothing. QUIESCE can be cancelled or run out of time at no cost: the
 worker serves A again. From RELEASE on there is no way back: running out of time restarts the worker
 straight into B, and a cancel becomes a reverse handoff: A's context is loaded instead of B's, or,
-when B's is being loaded already, the worker is handed back as soon as B serves.
+when B's is being loaded already, the worker is to be handed back once B serves (`take_returning`).
 
 A restart that does not answer leaves the outcome unknown: the handoff is over, the worker keeps
 its lease, and nobody else gets the accelerators until `worker_lost` says that it is dead. So every
@@ -88,6 +88,8 @@ class HandoffBook:
     _open: dict[str, _Handoff] = field(default_factory=dict)
     _departing: set[str] = field(default_factory=set)
     """Workers that will be taken away, or do not answer; nothing begins with them any more."""
+    _returning: dict[str, Duty] = field(default_factory=dict)
+    """Workers that serve what was called off too late, and what they served before."""
     _newest: dict[str, int] = field(default_factory=dict)
     """Version of the newest weights, by job."""
 
@@ -119,9 +121,7 @@ class HandoffBook:
     def duty(self, worker_id: str) -> Duty:
         """What it serves, or is on its way to serve."""
         handoff = self._open.get(worker_id)
-        if handoff is None:
-            return self._workers[worker_id].duty
-        return handoff.origin if handoff.returns else handoff.target
+        return self._workers[worker_id].duty if handoff is None else handoff.target
 
     def is_serving(self, worker_id: str) -> bool:
         is_free = worker_id not in self._open and worker_id not in self._departing
@@ -132,12 +132,17 @@ class HandoffBook:
             OpenShift(
                 worker_id=name,
                 source=handoff.origin,
-                target=self.duty(name),
+                target=handoff.target,
                 stage=handoff.stage,
                 began_t=handoff.began_t,
             )
             for name, handoff in self._open.items()
         )
+
+    def take_returning(self) -> dict[str, Duty]:
+        """Workers to be handed back now that they serve, and to what; each is told once."""
+        returning, self._returning = self._returning, {}
+        return {name: duty for name, duty in returning.items() if self.is_serving(name)}
 
     def spares(self) -> dict[str, Duty]:
         """Retired workers, and what they served last; they can be given accelerators again."""
@@ -322,11 +327,9 @@ class HandoffBook:
         del self._open[handoff.worker_id]
         self.leases.unclaim(handoff.worker_id)
         self._workers[handoff.worker_id].duty = handoff.target
-        answers: list[Answer] = [self._ended(t, handoff, outcome)]
-        back = {handoff.worker_id: handoff.origin}
-        if handoff.returns and self.refusal(back) is None:
-            answers += self.begin(t, back)
-        return answers
+        if handoff.returns:
+            self._returning[handoff.worker_id] = handoff.origin
+        return [self._ended(t, handoff, outcome)]
 
     def _roll_back(self, t: float, handoff: _Handoff) -> list[Answer]:
         handoff.target = handoff.origin

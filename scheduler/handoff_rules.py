@@ -14,7 +14,15 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from scheduler.decisions import Duty, HandoffEnded, HandoffOrder, Outcome, Shift, StartStep
+from scheduler.decisions import (
+    CancelShift,
+    Duty,
+    HandoffEnded,
+    HandoffOrder,
+    Outcome,
+    Shift,
+    StartStep,
+)
 from scheduler.events import (
     BatchReady,
     Event,
@@ -44,6 +52,7 @@ def require(holds: bool, rule: str, subject: object) -> None:
 @dataclass(slots=True)
 class _Handoff:
     generation: int
+    source: Duty
     target: Duty
     began_t: float
     stage: Stage = Stage.QUIESCE
@@ -57,6 +66,8 @@ class HandoffRules:
     """The longest time between two ticks: a deadline is noticed that much later."""
     _duties: dict[str, Duty] = field(default_factory=dict)
     """Of workers that serve, by their own reports."""
+    _serving: dict[str, int] = field(default_factory=dict)
+    """Generation under which a worker's turns run, until it releases or is lost."""
     _generations: dict[str, int] = field(default_factory=dict)
     _owners: dict[str, str] = field(default_factory=dict)
     _open: dict[str, _Handoff] = field(default_factory=dict)
@@ -101,10 +112,11 @@ class HandoffRules:
                     owner = self._owners.setdefault(accelerator, name)
                     require(owner == name, f"{accelerator} of {owner} got a second owner", event)
                 self._duties[name] = duty_of(event)
-                self._generations[name] = event.generation
-            case WorkerLost() if event.generation >= self.generation(name) - (name in self._duties):
+                self._serving[name] = self._generations[name] = event.generation
+            case WorkerLost() if event.generation >= self._serving.get(name, self.generation(name)):
                 self._free(name)
                 self._duties.pop(name, None)
+                self._serving.pop(name, None)
             case HandoffStage(stage=Stage.RELEASE):
                 handoff = self._open.get(name)
                 asked = (event.generation, event.stage)
@@ -130,7 +142,7 @@ class HandoffRules:
         require(name not in busy, "a training worker left in the middle of a step", shift)
         self._duties.pop(name, None)
         self._generations[name] = shift.generation
-        self._open[name] = _Handoff(shift.generation, shift.target, shift.t)
+        self._open[name] = _Handoff(shift.generation, shift.source, shift.target, shift.t)
 
     def check_minimums(
         self, demands: Mapping[tuple[str, Role], int], left: set[tuple[str, Role]], subject: object
@@ -144,6 +156,17 @@ class HandoffRules:
                 needed = job in self._batches or job in self._training
             require(present or not needed, f"{role} has work and nobody left", subject)
 
+    def cancel(self, cancel: CancelShift) -> tuple[str, Role]:
+        """The role that the worker was on its way to."""
+        handoff = self._open.get(cancel.worker_id)
+        require(handoff is not None, "a cancel without a handoff", cancel)
+        assert handoff is not None
+        require(handoff.generation == cancel.generation, "an old handoff was called off", cancel)
+        was = handoff.target
+        if handoff.stage in (Stage.QUIESCE, Stage.RELEASE, Stage.ACQUIRE):
+            handoff.target = handoff.source
+        return was.job, was.role
+
     def order(self, order: HandoffOrder) -> None:
         handoff = self._open.get(order.worker_id)
         require(handoff is not None, "an order without a handoff", order)
@@ -154,6 +177,8 @@ class HandoffRules:
         require(order.generation == handoff.generation, "an order of an old generation", order)
         require(_RANKS[order.stage] >= _RANKS[handoff.stage], "stages went backwards", order)
         handoff.stage, handoff.target = order.stage, order.duty
+        if order.stage in (Stage.RELEASE, Stage.RESTART):
+            self._serving.pop(order.worker_id, None)
         if order.stage is Stage.ACQUIRE:
             for accelerator in order.duty.accelerators:
                 owner = self._owners.setdefault(accelerator, order.worker_id)

@@ -107,6 +107,8 @@ class InvariantChecker:
             self._check_decision(event, decision)
             if isinstance(decision, Shift):
                 left.add((decision.source.job, decision.source.role))
+            elif isinstance(decision, CancelShift):
+                left.add(self.handoffs.cancel(decision))
         if left:
             demands = Counter((event.job, attempt.role) for attempt in self._open.values())
             self.handoffs.check_minimums(demands, left, event)

@@ -34,7 +34,7 @@ from scheduler.events import (
     WorkerReady,
 )
 from scheduler.fleet import Fleet, Key
-from scheduler.handoff import Answer, HandoffBook
+from scheduler.handoff import Answer, HandoffBook, OpenShift
 from scheduler.policies import ShiftPolicy
 from scheduler.steps import Steps
 from scheduler.views import Demand, Member, ShiftView, TrainingView, TrajectoryView
@@ -132,8 +132,7 @@ class Shifts:
 
     def is_coming(self, job: str, role: Role) -> bool:
         """Whether a worker is on its way to this role."""
-        targets = [shift.target for shift in self._book.open_shifts()]
-        return any((duty.job, duty.role) == (job, role) for duty in targets)
+        return any(_is_for(shift, job, role) for shift in self._book.open_shifts())
 
     def _follow(self, t: float, answers: Iterable[Answer]) -> list[Decision]:
         decisions: list[Decision] = []
@@ -185,23 +184,30 @@ class Shifts:
         )
 
     def plan(self, view: ShiftView) -> list[Decision]:
+        decisions: list[Decision] = []
+        for worker_id, duty in self._book.take_returning().items():
+            decisions += self._begin(view, {worker_id: duty})
         plan = self._policy.plan(view)
         if plan is None:
-            return []
-        decisions: list[Decision] = []
+            return decisions
         for worker_id in plan.cancels:
-            generation = self._book.generation(worker_id)
-            if generation is not None and self._book.stage(worker_id) is not None:
-                cancel = CancelShift(
-                    t=view.t,
-                    job=self._book.duty(worker_id).job,
-                    worker_id=worker_id,
-                    generation=generation,
-                )
-                decisions += [cancel, *self._follow(view.t, self._book.cancel(view.t, worker_id))]
-        if plan.moves and self._may_begin(view, plan.moves):
-            decisions += self._follow(view.t, self._book.begin(view.t, plan.moves))
-        return decisions
+            decisions += self._cancel(view, worker_id)
+        return decisions + self._begin(view, plan.moves)
+
+    def _begin(self, view: ShiftView, moves: Mapping[str, Duty]) -> list[Decision]:
+        if not moves or not self._may_begin(view, moves):
+            return []
+        return self._follow(view.t, self._book.begin(view.t, moves))
+
+    def _cancel(self, view: ShiftView, worker_id: str) -> list[Decision]:
+        generation = self._book.generation(worker_id)
+        if generation is None or self._book.stage(worker_id) is None:
+            return []
+        duty = self._book.duty(worker_id)
+        if not self._may_leave(view, {worker_id: duty}, duty.job, duty.role, is_cancel=True):
+            return []
+        cancel = CancelShift(t=view.t, job=duty.job, worker_id=worker_id, generation=generation)
+        return [cancel, *self._follow(view.t, self._book.cancel(view.t, worker_id))]
 
     def _may_begin(self, view: ShiftView, moves: Mapping[str, Duty]) -> bool:
         if self._book.refusal(moves) is not None:
@@ -213,18 +219,37 @@ class Shifts:
         }
         return all(self._may_leave(view, moves, job, role) for job, role in sources)
 
-    def _may_leave(self, view: ShiftView, moves: Mapping[str, Duty], job: str, role: Role) -> bool:
-        """Whether this role can do without the workers that a plan takes from it."""
+    def _may_leave(
+        self,
+        view: ShiftView,
+        moves: Mapping[str, Duty],
+        job: str,
+        role: Role,
+        *,
+        is_cancel: bool = False,
+    ) -> bool:
+        """Whether this role can do without the workers that are taken from it, or called off."""
         if role is Role.TRAINING:
-            if self._steps.is_running(job):
+            if self._steps.is_running(job) and not is_cancel:
                 return False
             is_needed, minimum = self._steps.is_needed(job), self._steps.smallest
         else:
             is_needed, minimum = view.demand(job, role).total > 0, 1
-        staying = [m for m in view.serving(job, role) if m.worker.worker_id not in moves]
-        arriving = [d for d in moves.values() if (d.job, d.role) == (job, role) and d.accelerators]
-        total = len(staying) + len(arriving) + len(view.coming(job, role))
-        return not is_needed or total >= minimum
+        staying = [m.worker.worker_id for m in view.serving(job, role)]
+        coming = [
+            shift.worker_id for shift in self._book.open_shifts() if _is_for(shift, job, role)
+        ]
+        arriving = [
+            name
+            for name, duty in moves.items()
+            if (duty.job, duty.role) == (job, role) and duty.accelerators and not is_cancel
+        ]
+        left = {name for name in staying if self._book.is_serving(name)} | set(coming)
+        return not is_needed or len(left - set(moves)) + len(arriving) >= minimum
+
+
+def _is_for(shift: OpenShift, job: str, role: Role) -> bool:
+    return (shift.target.job, shift.target.role) == (job, role)
 
 
 def duty_of(event: WorkerReady) -> Duty:

@@ -54,6 +54,8 @@ class Attempt:
     """Where the turn in progress runs."""
     home_id: str | None = None
     """Where its cache may lie."""
+    is_requeued: bool = False
+    """It is about to ask again: places of its present generation are void."""
     is_over: bool = False
 
     @property
@@ -175,22 +177,22 @@ class Attempts:
         attempt = self._attempts[requeue.trajectory_id]
         if attempt.generation != requeue.generation:
             return
-        delay = 0.0
-        if requeue.reason is RequeueReason.SHIFT:
-            delay = self._requeue_s
-            if attempt.worker_id is not None:
-                self.hosts.abort(attempt)
+        attempt.is_requeued = True
+        if attempt.worker_id is not None:
+            self.hosts.abort(attempt)
+        delay = self._requeue_s if requeue.reason is RequeueReason.SHIFT else 0.0
         self._agenda.after(delay, self._ask_again, attempt, attempt.generation, attempt.turn)
 
     def _ask_again(self, attempt: Attempt, generation: int, turn: int) -> None:
         is_same = (attempt.generation, attempt.turn) == (generation, turn)
         if not attempt.is_over and is_same:
+            attempt.is_requeued = False
             attempt.generation += 1
             self._ask(attempt)
 
     def place(self, place: Place) -> None:
         attempt = self._attempts.get(place.trajectory_id)
-        if attempt is None or attempt.generation != place.generation:
+        if attempt is None or attempt.generation != place.generation or attempt.is_requeued:
             return
         request = Request(attempt.key, attempt.context_tokens, attempt.left_tokens)
         if not self.hosts.serve(place, attempt, request):

@@ -28,7 +28,7 @@ from scheduler.sim.workload import PRESETS, AgentWorkload
 GROUP_SIZE = 3
 
 
-def _shape(tp: int, kv_tokens: int) -> Shape:
+def small_shape(tp: int, kv_tokens: int) -> Shape:
     return Shape(
         tp=tp,
         decode=DecodeCost(b=0.01 / tp, b0=0.005 / tp, c=1e-4 * tp, a=1e-7 / tp, d=1e-3),
@@ -55,7 +55,7 @@ class RandomRun:
             WorkerSpec(
                 worker_id=f"w{i}",
                 bucket=f"b{i % 2}",
-                shape=_shape(1 + i % 2, int(rng.integers(42_000, 90_000))),
+                shape=small_shape(1 + i % 2, int(rng.integers(42_000, 90_000))),
                 max_running=int(rng.integers(1, 5)),
             )
             for i in range(int(rng.integers(1, 5)))
@@ -73,7 +73,9 @@ class RandomRun:
         self.log: list[LogEntry] = []
 
     def scheduler(self) -> Scheduler:
-        buckets = BucketRouter(PooledTrees(), {"b0": _shape(1, 60_000), "b1": _shape(2, 60_000)})
+        buckets = BucketRouter(
+            PooledTrees(), {"b0": small_shape(1, 60_000), "b1": small_shape(2, 60_000)}
+        )
         policies: dict[str, RoutePolicy] = {
             "least load": LeastLoad(sticky_gap=0.3),
             "loyal": LeastLoad(waits_for_home=True),

@@ -228,6 +228,18 @@ def test_cancelled_shift_rolls_back(run: Driver, policy: Scripted) -> None:
     assert ended.outcome is Outcome.ROLLED_BACK
 
 
+def test_shift_called_off_too_late_is_undone_once_it_serves(run: Driver, policy: Scripted) -> None:
+    shift(run, policy, w0=Role.GENRM)
+    stages(run, "w0", 1, Stage.QUIESCE, Stage.RELEASE, Stage.ACQUIRE)
+    policy.plans = [ShiftPlan(cancels=("w0",))]
+    assert of_kind(run.send(Tick), Shift) == []
+    stages(run, "w0", 1, Stage.LOAD)
+    ended, back, order = run.worker("w0", generation=1, role=Role.GENRM)
+    assert ended.duty.role is Role.GENRM
+    assert back.target.role is order.duty.role is Role.ROLLOUT
+    assert order.generation == 2
+
+
 def test_evicted_worker_gets_nothing_until_it_is_ready_again(run: Driver) -> None:
     run.submit("a")
     run.ready("a")
