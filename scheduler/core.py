@@ -65,6 +65,7 @@ from scheduler.fleet import Fleet, Key
 from scheduler.handoff import HandoffBook
 from scheduler.jobs import Jobs, RunEvent
 from scheduler.policies import AdmissionPolicy, Observer, RoutePolicy, ShiftPolicy
+from scheduler.routing.exploration import Exploration
 from scheduler.routing.least_load import LeastLoad
 from scheduler.shifting.static import Static
 from scheduler.shifts import Shifts
@@ -88,15 +89,18 @@ class Scheduler:
         admission: AdmissionPolicy,
         observers: Sequence[Observer] = (),
         genrm_observers: Sequence[Observer] = (),
+        exploration: Exploration | None = None,
         genrm_routing: RoutePolicy | None = None,
         shifting: ShiftPolicy | None = None,
         handoffs: HandoffBook | None = None,
         training_sizes: Sequence[int] = (),
     ) -> None:
-        """`observers` are told of rollout alone, `genrm_observers` of judgements. `training_sizes`: numbers of workers that can
-        train together; empty: any. Without `shifting` workers keep their roles."""
+        """`observers` are told of rollout alone, `genrm_observers` of judgements; only rollout is
+        explored with. `training_sizes`: numbers of workers that can train together; empty: any.
+        Without `shifting` workers keep their roles."""
         self._routing = {Role.ROLLOUT: routing, Role.GENRM: genrm_routing or LeastLoad()}
         self._observers = {Role.ROLLOUT: tuple(observers), Role.GENRM: tuple(genrm_observers)}
+        self._exploration = exploration
         self._jobs = Jobs(admission)
         self._fleet = Fleet()
         self._trajectories: dict[Key, Trajectory] = {}
@@ -370,6 +374,9 @@ class Scheduler:
         worker = self._routing[role].choose(trajectory.view(), workers)
         if worker is None:
             return None
+        propensity = 1.0
+        if self._exploration is not None and role is Role.ROLLOUT:
+            worker, propensity = self._exploration.deviate(worker, workers)
         self._fleet.take(trajectory.key, worker, trajectory.context_tokens)
         trajectory.placed(worker)
         for observer in self._observers_of(trajectory):
@@ -382,4 +389,5 @@ class Scheduler:
             turn=trajectory.turn,
             worker_id=worker.worker_id,
             worker_generation=worker.generation,
+            propensity=propensity,
         )

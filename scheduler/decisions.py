@@ -36,6 +36,8 @@ class Place(DecisionBase):
     turn: int
     worker_id: str
     worker_generation: int
+    propensity: float = 1.0
+    """How likely this worker was; less than 1 where placements are random in part."""
 
 
 class RequeueReason(StrEnum):

@@ -6,7 +6,8 @@ Every policy of a comparison is built here, ours and its rivals, so that nobody 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from random import Random
 from typing import Any
 
 from scheduler.costs import Shape
@@ -16,6 +17,7 @@ from scheduler.estimators.prefix_tree import PrefixTree
 from scheduler.estimators.sibling_rule import SiblingRule
 from scheduler.policies import LengthEstimator, Observer, RoutePolicy
 from scheduler.routing.buckets import BucketRouter, BucketSettings
+from scheduler.routing.exploration import Exploration
 from scheduler.routing.least_load import LeastLoad
 from scheduler.routing.longest_first import LongestFirst
 from scheduler.routing.round_robin import RoundRobin
@@ -31,6 +33,8 @@ class World:
     buckets: tuple[str, ...]
     """Those the fleet has, from narrow to wide."""
     max_tokens: int
+    seed: int = 0
+    """Of the routing's random share."""
     truth: TotalTokens | None = None
     """For clairvoyant yardsticks, in simulations only."""
 
@@ -39,6 +43,7 @@ class World:
 class Wired:
     routing: RoutePolicy
     observers: tuple[Observer, ...] = ()
+    exploration: Exploration | None = None
 
 
 Options = dict[str, Any]
@@ -50,7 +55,10 @@ def wire(name: str, options: Mapping[str, Any], world: World) -> Wired:
     if build is None:
         raise ValueError(f"unknown routing policy {name!r}, known are {sorted(_POLICIES)}")
     rest = dict(options)
+    explore = rest.pop("explore", 0.0)
     wired = build(rest, world)
+    if explore:
+        wired = replace(wired, exploration=Exploration(explore, Random(world.seed)))
     if rest:
         raise ValueError(f"routing policy {name!r} has no option {sorted(rest)}")
     return wired

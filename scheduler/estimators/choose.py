@@ -18,7 +18,7 @@ from scheduler.estimators.pooled import PooledTrees
 from scheduler.estimators.sibling_posterior import SiblingPosterior
 from scheduler.policies import LengthEstimator
 
-DEFAULT = "pooled"
+DEFAULT = "combined"
 
 
 class Learner(LengthEstimator, Protocol):

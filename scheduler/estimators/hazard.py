@@ -111,9 +111,12 @@ class HazardModel:
         self._growth = 2.0 ** (1.0 / half_life)
         self._families: dict[str, _Family] = {}
         self._open: dict[tuple[str, str], _Open] = {}
+        self._asked: tuple[TrajectoryView, tuple[float, ...]] | None = None
+        """The newest view and its features, until something else is learned."""
 
     def turn_ready(self, trajectory: TrajectoryView) -> None:
         key = (trajectory.job, trajectory.trajectory_id)
+        self._asked = None
         if self._siblings is not None:
             self._siblings.turn_ready(trajectory)
         x = self._features(trajectory)
@@ -128,6 +131,7 @@ class HazardModel:
         """Placement tells nothing of length."""
 
     def turn_finished(self, trajectory: TrajectoryView) -> None:
+        self._asked = None
         if self._siblings is not None:
             self._siblings.turn_finished(trajectory)
         watched = self._open[trajectory.job, trajectory.trajectory_id]
@@ -136,6 +140,7 @@ class HazardModel:
         self._family(trajectory).log_tokens.learn(watched.features, log(max(1, tokens)))
 
     def ended(self, trajectory: TrajectoryView, *, is_complete: bool) -> None:
+        self._asked = None
         if self._siblings is not None:
             self._siblings.ended(trajectory, is_complete=is_complete)
         watched = self._open.pop((trajectory.job, trajectory.trajectory_id), None)
@@ -163,6 +168,7 @@ class HazardModel:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """The inverse of `state`."""
+        self._asked = None
         self._families = {}
         for name, saved in state["families"].items():
             self._families[name] = _Family()
@@ -171,11 +177,16 @@ class HazardModel:
             self._siblings.restore(state["siblings"])
 
     def _features(self, trajectory: TrajectoryView) -> tuple[float, ...]:
-        shift = self._siblings.shift(trajectory) if self._siblings is not None else 0.0
-        return features(trajectory, shift)
+        if self._asked is None or self._asked[0] is not trajectory:
+            shift = self._siblings.shift(trajectory) if self._siblings is not None else 0.0
+            self._asked = trajectory, features(trajectory, shift)
+        return self._asked[1]
 
     def _family(self, trajectory: TrajectoryView) -> _Family:
-        return self._families.setdefault(trajectory.task_family, _Family())
+        family = self._families.get(trajectory.task_family)
+        if family is None:
+            family = self._families[trajectory.task_family] = _Family()
+        return family
 
 
 def _walk(family: _Family, trajectory: TrajectoryView, x: tuple[float, ...]) -> list[float]:

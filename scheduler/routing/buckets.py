@@ -38,6 +38,12 @@ class BucketSettings:
     patience_s: float = 3600.0
     longest_first: bool = True
     probes_first: bool = True
+    tail_workers: int = 0
+    """Workers, widest first, that only attempts of the expected tail may live on. None are kept back
+    when that would leave no others."""
+    tail_tokens: float = 8000.0
+    tail_chance: float = 0.25
+    """An attempt is of the tail when more than `tail_tokens` are left with at least this chance."""
 
 
 _ANYWHERE = "anywhere"
@@ -66,6 +72,7 @@ class BucketRouter:
         """Waiting attempts for which somewhere else is better than home."""
         self._probes: dict[tuple[str, str], str] = {}
         """The attempt of each group that went ahead and is still open."""
+        self._tail: set[Key] = set()
         self._slowest_token_s = max(s.decode.step_seconds(1, 0) for s in shapes.values())
 
     # ------------------------------------------------------------------------------ learning
@@ -88,6 +95,7 @@ class BucketRouter:
         self._works.pop(_key(trajectory), None)
         self._forecast_siblings.pop(_key(trajectory), None)
         self._leaving.discard(_key(trajectory))
+        self._tail.discard(_key(trajectory))
         if self._probes.get(_group(trajectory)) == trajectory.trajectory_id:
             del self._probes[_group(trajectory)]
 
@@ -96,9 +104,24 @@ class BucketRouter:
         mean = residual.mean
         context = trajectory.context_tokens
         work = Work(mean, context * mean + residual.second_moment / 2, context)
-        self._works[_key(trajectory)] = work
-        self._forecast_siblings[_key(trajectory)] = len(trajectory.siblings_finished)
+        key = _key(trajectory)
+        self._works[key] = work
+        settings = self._settings
+        if residual.tail(settings.tail_tokens) >= settings.tail_chance:
+            self._tail.add(key)
+        else:
+            self._tail.discard(key)
+        self._forecast_siblings[key] = len(trajectory.siblings_finished)
         return work
+
+    def _open_to(
+        self, trajectory: TrajectoryView, workers: Sequence[WorkerView]
+    ) -> Sequence[WorkerView]:
+        """Without those kept back for the tail, if this attempt is not of it."""
+        kept_back = self._settings.tail_workers
+        if not 0 < kept_back < len(workers) or _key(trajectory) in self._tail:
+            return workers
+        return sorted(workers, key=lambda worker: worker.tp)[:-kept_back]
 
     def _work(self, trajectory: TrajectoryView) -> Work:
         """What is forecast, anew when another sibling has finished."""
@@ -152,7 +175,7 @@ class BucketRouter:
         """Where a context has to be computed in any case."""
         work = self._works[_key(trajectory)]
         best, best_seconds = None, 0.0
-        for worker in workers:
+        for worker in self._open_to(trajectory, workers):
             if worker.has_slot and self._has_room(worker, work):
                 seconds = self._seconds_with(worker, work)
                 if best is None or seconds < best_seconds:
@@ -177,7 +200,7 @@ class BucketRouter:
         best, best_seconds = None, target
         if without >= target:
             return None
-        for worker in workers:
+        for worker in self._open_to(trajectory, workers):
             if worker is home or not worker.has_slot:
                 continue
             move = self._shapes[worker.bucket].prefill.seconds(work.context_tokens, 0)

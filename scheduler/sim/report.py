@@ -31,6 +31,7 @@ class Row:
     moved_ratio: float
     preemptions: float
     long_kept: float
+    kept_by_length: tuple[float, ...]
 
 
 def rows_of(comparison: Comparison) -> list[Row]:
@@ -64,6 +65,9 @@ def _row(
         moved_ratio=fmean(f.moved_ratio for f in figures),
         preemptions=fmean(f.preemptions for f in figures),
         long_kept=fmean(f.long_kept for f in figures),
+        kept_by_length=tuple(
+            fmean(shares) for shares in zip(*(f.kept_by_length for f in figures), strict=True)
+        ),
     )
 
 
@@ -73,7 +77,7 @@ def _seconds(figures: Sequence[Figures]) -> list[float]:
 
 HEADINGS = (
     "policy", "best fleet", "seconds", "tokens/s", "x baseline (95 %)", "x same fleet", "share",
-    "tail s", "bubble", "moved", "preempted", "long kept",
+    "tail s", "bubble", "moved", "preempted", "kept by length", "long kept",
 )  # fmt: skip
 
 
@@ -91,6 +95,9 @@ def cells_of(row: Row) -> tuple[str, ...]:
         f"{row.bubble:.2f}",
         f"{row.moved_ratio:.2f}",
         f"{row.preemptions:.0f}",
+        "all"
+        if min(row.kept_by_length) == 1.0
+        else " ".join(f"{share:.2f}" for share in row.kept_by_length),
         f"{row.long_kept:.2f}",
     )
 

@@ -49,6 +49,8 @@ class Figures:
     preemptions: int
     long_kept: float
     """Share of the longest tenth of all attempts that was trained on, lost ones apart."""
+    kept_by_length: tuple[float, ...]
+    """The same for each quarter of all attempts, from short to long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +91,7 @@ def workload_of(settings: SimulationSettings) -> MakeWorkload:
             group_size=agents.group_size,
             drift=agents.drift,
             drift_groups=groups,
+            shuffles_tools=agents.shuffles_tools,
         )
 
     return make
@@ -109,6 +112,7 @@ def simulate(
         shapes=settings.shapes(),
         buckets=tuple(bucket_name(tp) for tp in sorted(settings.fleets[choice.fleet])),
         max_tokens=settings.agents.model().max_tokens,
+        seed=seed,
         truth=_truth(workload),
     )
     options = dict(choice.variant)
@@ -123,7 +127,10 @@ def simulate(
         ),
         workload=workload,
         scheduler=Scheduler(
-            routing=wired.routing, admission=steps.admission(), observers=wired.observers
+            routing=wired.routing,
+            admission=steps.admission(),
+            observers=wired.observers,
+            exploration=wired.exploration,
         ),
         faults=Faults(settings.faults, np.random.default_rng((seed, 7))),
         listen=listen,
@@ -156,16 +163,19 @@ def figures_of(result: ClusterResult, groups_per_step: int, group_size: int) -> 
         prefill_share=sum(s.prefill_seconds for s in stats) / worker_seconds,
         moved_ratio=result.moved_tokens / tokens,
         preemptions=sum(s.preemptions for s in stats),
-        long_kept=_long_kept(result),
+        long_kept=_kept(result, 0.9, 1.0),
+        kept_by_length=tuple(_kept(result, at / 4, (at + 1) / 4) for at in range(4)),
     )
 
 
-def _long_kept(result: ClusterResult) -> float:
-    """Starvation of long attempts shows here: the cut-off is over kept and cut ones together."""
+def _kept(result: ClusterResult, low: float, high: float) -> float:
+    """Starvation of long attempts shows here: quantiles are over kept and cut ones together."""
     kept = [ended.plan.tokens for ended in result.ended]
     everything = sorted([*kept, *(plan.tokens for plan in result.cut)])
-    limit = everything[int(0.9 * len(everything))]
-    return sum(tokens >= limit for tokens in kept) / sum(tokens >= limit for tokens in everything)
+    limits = [*everything, everything[-1] + 1]
+    least, below = limits[int(low * len(everything))], limits[int(high * len(everything))]
+    num_all = sum(least <= tokens < below for tokens in everything)
+    return sum(least <= tokens < below for tokens in kept) / num_all if num_all else 1.0
 
 
 def compare(

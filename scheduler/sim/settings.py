@@ -30,6 +30,8 @@ class AgentSettings:
     length_factor: float = 1.0
     signal: float | None = None
     """Overrides how much tool results tell; 0 is a negative control."""
+    shuffles_tools: bool = False
+    """Another one: every attempt gets the tool results of a stranger."""
 
     def model(self) -> AgentModel:
         if self.preset not in PRESETS:

@@ -146,6 +146,8 @@ class AgentWorkload:
     drift: float = 1.0
     """Length at the end of `drift_groups`, as a multiple of that at the start."""
     drift_groups: int = 1
+    shuffles_tools: bool = False
+    """Negative control: every attempt gets the tool results of a stranger, so they tell nothing."""
 
     def group(self, index: int) -> tuple[AttemptPlan, ...]:
         rng = np.random.default_rng((self.seed, index))
@@ -153,10 +155,31 @@ class AgentWorkload:
         factor = exp(log(self.drift) * share)
         model = replace(self.model, length_factor=self.model.length_factor * factor)
         group_difficulty = float(rng.normal(0.0, 1.0)) * model.group_sigma
-        return tuple(
+        plans = tuple(
             draw_attempt(model, rng, f"g{index}", sibling, group_difficulty)
             for sibling in range(self.group_size)
         )
+        if not self.shuffles_tools:
+            return plans
+        strangers = np.random.default_rng((self.seed, index, 1))
+        return tuple(_with_results_of_strangers(plan, model, strangers) for plan in plans)
+
+
+def _with_results_of_strangers(plan: AttemptPlan, model: AgentModel, rng: Generator) -> AttemptPlan:
+    """Statuses and repetition from attempts of other groups; tokens, sizes and times stay."""
+    results: list[ToolPlan] = []
+    turns = []
+    for turn in plan.turns:
+        while turn.tool is not None and not results:
+            difficulty = float(rng.normal()) * model.group_sigma
+            stranger = draw_attempt(model, rng, "stranger", 0, difficulty)
+            results = [other.tool for other in stranger.turns if other.tool is not None]
+        if turn.tool is not None:
+            other = results.pop(0)
+            tool = replace(turn.tool, status=other.status, call_hash=other.call_hash)
+            turn = replace(turn, tool=tool)
+        turns.append(turn)
+    return replace(plan, turns=tuple(turns))
 
 
 _SPARE_TOKENS = 2001

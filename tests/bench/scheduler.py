@@ -1,6 +1,6 @@
 """What the scheduler is worth, in simulation, and what simulating costs.
 
-    python tests/bench/scheduler.py [--seeds 20] [--fault-seeds 1000] [CELL ...]
+    python tests/bench/scheduler.py [--seeds 20] [--fault-seeds 1000] [--jobs 2] [CELL ...]
 
 Cells are files of configs/sim (all of them by default). In each, every policy is tuned on seeds of
 its own and measured on the same fresh ones: ours against its rivals and against rules that know
@@ -22,6 +22,7 @@ import argparse
 import json
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +34,15 @@ sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != Path(__fi
 from scheduler.handoff_rules import InvariantBroken
 from scheduler.replay import LogEntry
 from scheduler.sim.fuzz import RandomRun
-from scheduler.sim.report import Row, rows_of
+from scheduler.sim.report import Row, cells_of, rows_of
 from scheduler.sim.run import Choice, compare, simulate, workload_of
 from scheduler.sim.settings import read_settings
 
 CONFIGS = Path(__file__).parents[2] / "configs/sim"
 OURS = "buckets"
-NO_CELLS = {"ablation", "over_sampling"}
+NO_CELLS = {"ablation", "ablation_short", "ablation_drift", "over_sampling"}
 """Files that answer another question."""
+CONTROLS = {"control_equal", "control_no_signal", "negative_controls"}
 
 SPEED: dict[str, Any] = {
     "name": "speed",
@@ -55,15 +57,13 @@ SPEED: dict[str, Any] = {
 def measure_cell(name: str, seeds: int) -> list[Row]:
     data = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text(encoding="utf-8"))
     settings = read_settings({**data, "seeds": seeds})
-    rows = rows_of(compare(settings, workload_of(settings)))
+    return rows_of(compare(settings, workload_of(settings)))
+
+
+def print_cell(name: str, rows: list[Row]) -> None:
+    print(name)
     for row in rows:
-        ratio = row.vs_baseline
-        print(
-            f"{name:18s} {row.policy:20s} {row.fleet:12s} {ratio.mean:.3f} "
-            f"({ratio.low:.3f}-{ratio.high:.3f})  same fleet {row.vs_baseline_same_fleet.mean:.3f}",
-            flush=True,
-        )
-    return rows
+        print("  " + "  ".join(cells_of(row)), flush=True)
 
 
 def summarize(cells: dict[str, list[Row]]) -> dict[str, float | None]:
@@ -79,7 +79,7 @@ def summarize(cells: dict[str, list[Row]]) -> dict[str, float | None]:
             if policy != OURS and "clairvoyant" not in policy
         )
         same_fleet.append(ours.vs_baseline_same_fleet.mean)
-        if not name.startswith("control"):
+        if name not in CONTROLS:
             rivals.append(ours.vs_baseline.mean / rival)
         if clairvoyant >= 1.10:
             shares.append((ours.vs_baseline.mean - 1) / (clairvoyant - 1))
@@ -131,12 +131,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cells", nargs="*")
     parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--jobs", type=int, default=2, help="cells side by side")
     parser.add_argument("--fault-seeds", type=int, default=1000)
     arguments = parser.parse_args()
     names = arguments.cells or sorted({path.stem for path in CONFIGS.glob("*.yaml")} - NO_CELLS)
     figures: dict[str, float | None] = {"sim_seconds": time_simulation()}
     figures["invariants_broken"] = count_broken(arguments.fault_seeds)
-    figures.update(summarize({name: measure_cell(name, arguments.seeds) for name in names}))
+    cells = {}
+    with ProcessPoolExecutor(arguments.jobs) as pool:
+        for name, rows in zip(
+            names, pool.map(measure_cell, names, [arguments.seeds] * len(names)), strict=True
+        ):
+            print_cell(name, rows)
+            cells[name] = rows
+    figures.update(summarize(cells))
     print(json.dumps(figures))
 
 

@@ -9,6 +9,7 @@ from scheduler.core import Scheduler
 from scheduler.events import Event, Role, Submitted, TurnFinished, TurnReady, WorkerReady
 from scheduler.policies import AdmissionPolicy, Observer, RoutePolicy, ShiftPolicy
 from scheduler.replay import LogEntry
+from scheduler.routing.exploration import Exploration
 from scheduler.routing.least_load import LeastLoad
 
 AnyEvent = TypeVar("AnyEvent", bound=Event)
@@ -25,9 +26,11 @@ class Driver:
         observers: tuple[Observer, ...] = (),
         shifting: ShiftPolicy | None = None,
         training_sizes: tuple[int, ...] = (),
+        exploration: Exploration | None = None,
     ) -> None:
         self.scheduler = Scheduler(
             observers=observers,
+            exploration=exploration,
             shifting=shifting,
             training_sizes=training_sizes,
             routing=routing or LeastLoad(),

@@ -213,3 +213,21 @@ def test_start_that_waits_for_memory_begins_when_an_attempt_ends() -> None:
     assert run.finish_turn("a") == ()
     (place,) = run.send(Finished, trajectory_id="a", tokens=10)
     assert place.trajectory_id == "b"
+
+
+def test_the_tail_lane_is_kept_for_attempts_that_are_likely_long() -> None:
+    policy = router({"short": 100, "long": 9000}, tail_workers=1, tail_tokens=8000)
+    for name, expected in (("short", "n"), ("long", "w")):
+        view = trajectory(name)
+        policy.turn_ready(view)
+        assert decide(policy, view, NARROW, WIDE) == expected
+    full = worker("n", running=10, bucket="narrow")
+    assert decide(policy, trajectory("short"), full, WIDE) is None
+    assert decide(policy, trajectory("short"), WIDE) == "w", "no others are left"
+
+
+def test_without_a_tail_lane_short_attempts_go_wide_too() -> None:
+    policy = router({"short": 100})
+    full = worker("n", running=10, bucket="narrow")
+    policy.turn_ready(trajectory("short"))
+    assert decide(policy, trajectory("short"), full, WIDE) == "w"

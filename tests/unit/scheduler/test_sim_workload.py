@@ -81,3 +81,21 @@ def test_drift_scales_lengths_over_the_run() -> None:
     )
     first, last = (lengths([workload.group(index)]).mean() for index in (0, 10))
     assert last / first == pytest.approx(4.0, rel=0.1)
+
+
+def test_shuffled_results_keep_tokens_and_times() -> None:
+    model = PRESETS["swe"]
+    real = AgentWorkload(model=model, seed=3, group_size=4)
+    shuffled = AgentWorkload(model=model, seed=3, group_size=4, shuffles_tools=True)
+    changed = 0
+    for index in range(8):
+        for one, other in zip(real.group(index), shuffled.group(index), strict=True):
+            assert one.tokens == other.tokens
+            assert one.context_tokens == other.context_tokens
+            for turn, again in zip(one.turns, other.turns, strict=True):
+                assert (turn.tool is None) == (again.tool is None)
+                if turn.tool is not None and again.tool is not None:
+                    assert turn.tool.seconds == again.tool.seconds
+                    changed += turn.tool.status is not again.tool.status
+    assert changed > 50
+    assert shuffled.group(2) == shuffled.group(2)
