@@ -313,6 +313,8 @@ class StreamSandbox:
         self._client.close(reason)
         if self._deletion is None:
             self._deletion = asyncio.create_task(self._delete())
+            # A lost box may have nobody who closes it and hears of a failure.
+            self._deletion.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
 
     async def _delete(self) -> None:
         try:

@@ -122,10 +122,16 @@ class DockerBackend(StreamBackend):
         return box.owner != this_process() and box.is_forsaken(time.time())
 
     async def close(self) -> None:
+        """What an engine that has died does not remove now is left to the next sweep of anybody."""
         if self._reaper is not None:
             self._reaper.cancel()
             await asyncio.gather(self._reaper, return_exceptions=True)
-        await super().close()
+        try:
+            await super().close()
+            if self._reaper is not None:
+                await self.reap()
+        except* SandboxError as e:
+            log.warning("could not remove all boxes, the next run does or `gc`: %s", e.exceptions)
         await self.engine.close()
 
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 LABEL = "agentrl"
 LEASE_S = 24 * 3600
 """Longer than any rollout: after it a box may be removed by anybody."""
+DELETE_TIMEOUT_S = 20.0
 _SMALL_FILES_PER_MIB = 256
 _ALL_STREAMS = "stream=1&stdin=1&stdout=1&stderr=1"
 
@@ -194,11 +195,21 @@ class ContainerBox:
         return self._stream.errors.decode("utf-8", "replace").strip()
 
     async def delete(self) -> None:
-        """Also when `start` was cancelled: a creation under way is waited for, then undone."""
+        """Also when `start` was cancelled: a creation under way is waited for, then undone.
+
+        Not for ever: a box that an engine makes later, or cannot remove now, is the reaper's.
+        """
         if self._creation is None:
             return
-        await asyncio.wait([self._creation])
-        await remove(self.engine, self.box_id)
+        try:
+            async with asyncio.timeout(DELETE_TIMEOUT_S):
+                await asyncio.wait([self._creation])
+                await remove(self.engine, self.box_id)
+        except TimeoutError as e:
+            raise SandboxError(
+                f"the engine did not remove box {self.box_id} within {DELETE_TIMEOUT_S:.0f} s; it "
+                "is removed when the engine answers again"
+            ) from e
 
 
 async def remove(engine: Engine, container: str) -> None:

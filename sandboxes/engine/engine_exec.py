@@ -26,6 +26,8 @@ from sandboxes.sandbox import SandboxError
 
 SHELL = ["/bin/sh", "-c"]
 _START = 'printf %s "$1" >&2; cd -- "$2" || exit 127; shift 2; exec "$@"'
+_START_WITH_STDIN = 'printf %s "$1" >&2; cd -- "$2" || exit 127; n=$3; shift 3; head -c "$n" | "$@"'
+"""Where the end of stdin cannot be sent: over TLS a stream has no half-close."""
 _STDIN_CHUNK_BYTES = 64 * 1024
 _EXIT_CODE_WAIT_S = 2.0
 _EXIT_CODE_POLL_S = 0.02
@@ -64,6 +66,9 @@ class EngineExec:
         """Raises `SandboxError`."""
         command = self._command
         argv = [*SHELL, _START, "sh", self._mark.decode(), command.cwd, *command.argv]
+        if command.stdin and self._engine.address.tls:
+            size = str(len(command.stdin))
+            argv[2:6] = [_START_WITH_STDIN, "sh", self._mark.decode(), command.cwd, size]
         try:
             created = await self._engine.call(
                 "prepare a command",
@@ -110,7 +115,8 @@ class EngineExec:
                 return
             self._transport.write(data[start : start + _STDIN_CHUNK_BYTES])
         await self._can_write.wait()
-        self._transport.write_eof()
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
 
     async def exit_code(self) -> int:
         """Once the stream has ended; the engine may take a moment to know."""

@@ -146,7 +146,10 @@ class ShellBox(StreamSandbox):
                 f"the box cannot start another process ({process.reason}); "
                 f"{self.spec.pids} are allowed"
             )
-        rc = await process.exit_code()
+        try:
+            rc = await process.exit_code()
+        except (SandboxError, TimeoutError) as e:
+            self._lose(str(e) or "the engine did not tell how a command ended")
         was_swept = rc == _KILLED and self._num_sweeps > num_sweeps
         return _End(rc=rc, timed_out=False, was_swept=was_swept)
 
