@@ -31,6 +31,8 @@ CONNECT_TIMEOUT_S = 5.0
 CALL_TIMEOUT_S = 60
 PULL_TIMEOUT_S = 1200
 _NUM_THREADS = 8
+_ANY_VERSION = "1.30"
+"""Until the engine has said which it speaks; the question itself has no version."""
 
 T = TypeVar("T")
 
@@ -60,9 +62,16 @@ class Address(NamedTuple):
     def tls(self) -> ssl.SSLContext | None:
         if urlsplit(self.url).scheme != "https":
             return None
-        folder = Path(os.environ.get("DOCKER_CERT_PATH", "~/.docker")).expanduser()
-        context = ssl.create_default_context(cafile=folder / "ca.pem")
-        context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+        folder = Path(os.environ.get("DOCKER_CERT_PATH") or "~/.docker").expanduser()
+        try:
+            context = ssl.create_default_context(cafile=folder / "ca.pem")
+            context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+        except OSError as e:
+            raise BackendUnavailable(
+                f"the engine at {self.url} is to be reached with TLS, but {folder} has no ca.pem, "
+                f"cert.pem and key.pem that can be used ({e}); set DOCKER_CERT_PATH to a folder "
+                "that has"
+            ) from e
         return context
 
 
@@ -73,10 +82,13 @@ class Engine:
         self.address = address
         self._local = threading.local()
         self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="agentrl-engine")
-        self._version = "auto"
+        self._version = _ANY_VERSION
         try:
             client = self._client()
-            self._version = client.api_version
+            self._version = client.version(api_version=False)["ApiVersion"]
+            self._local = threading.local()  # the next client speaks that version
+            client.close()
+            client = self._client()
             self.info: dict[str, Any] = client.info()
             client.close()
         except (DockerException, requests.RequestException) as e:
@@ -94,6 +106,9 @@ class Engine:
                 timeout=CALL_TIMEOUT_S,
                 tls=tls,
             )
+            # Streams do not go through a proxy, so nothing may; and REQUESTS_CA_BUNDLE would take
+            # the place of the engine's own certificates.
+            client.trust_env = False
             self._local.client = client
         return client
 
