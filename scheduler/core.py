@@ -33,7 +33,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import assert_never
 
-from scheduler.decisions import Admit, Cut, Decision, Place, Requeue, RequeueReason
+from scheduler.decisions import Admit, Cut, Decision, Place, Prewarm, Requeue, RequeueReason
 from scheduler.events import (
     BatchReady,
     Event,
@@ -64,7 +64,7 @@ from scheduler.events import (
 from scheduler.fleet import Fleet, Key
 from scheduler.handoff import HandoffBook
 from scheduler.jobs import Jobs, RunEvent
-from scheduler.policies import AdmissionPolicy, Observer, RoutePolicy, ShiftPolicy
+from scheduler.policies import AdmissionPolicy, Observer, PrewarmPolicy, RoutePolicy, ShiftPolicy
 from scheduler.routing.exploration import Exploration
 from scheduler.routing.least_load import LeastLoad
 from scheduler.shifting.static import Static
@@ -90,6 +90,7 @@ class Scheduler:
         observers: Sequence[Observer] = (),
         genrm_observers: Sequence[Observer] = (),
         exploration: Exploration | None = None,
+        prewarming: PrewarmPolicy | None = None,
         genrm_routing: RoutePolicy | None = None,
         shifting: ShiftPolicy | None = None,
         handoffs: HandoffBook | None = None,
@@ -101,6 +102,7 @@ class Scheduler:
         self._routing = {Role.ROLLOUT: routing, Role.GENRM: genrm_routing or LeastLoad()}
         self._observers = {Role.ROLLOUT: tuple(observers), Role.GENRM: tuple(genrm_observers)}
         self._exploration = exploration
+        self._prewarming = prewarming
         self._jobs = Jobs(admission)
         self._fleet = Fleet()
         self._trajectories: dict[Key, Trajectory] = {}
@@ -165,12 +167,13 @@ class Scheduler:
                 return self._shifts.tick(event.t)
             case Submitted():
                 self._submit(event)
+            case ToolStarted():
+                return self._prewarm(event)
             case (
                 TurnReady()
                 | PlaceRejected()
                 | Progress()
                 | TurnFinished()
-                | ToolStarted()
                 | ToolReturned()
                 | Finished()
                 | Failed()
@@ -270,7 +273,6 @@ class Scheduler:
         | PlaceRejected
         | Progress
         | TurnFinished
-        | ToolStarted
         | ToolReturned
         | Finished
         | Failed,
@@ -298,8 +300,26 @@ class Scheduler:
                 self._tell_siblings(trajectory, event.tokens)
             case Failed():
                 self._end(trajectory, is_complete=False)
-            case ToolStarted():
-                pass
+
+    def _prewarm(self, event: ToolStarted) -> list[Decision]:
+        trajectory = self._trajectories.get((event.job, event.trajectory_id))
+        is_late = trajectory is None or event.generation < trajectory.generation
+        if self._prewarming is None or trajectory is None or is_late:
+            return []
+        view = trajectory.view()
+        worker = self._prewarming.prewarm(view, self._fleet.serving(view.role, view.job))
+        if worker is None:
+            return []
+        return [
+            Prewarm(
+                t=event.t,
+                job=event.job,
+                trajectory_id=event.trajectory_id,
+                generation=trajectory.generation,
+                worker_id=worker.worker_id,
+                worker_generation=worker.generation,
+            )
+        ]
 
     def _turn_ready(self, trajectory: Trajectory, event: TurnReady) -> None:
         is_new = event.generation > trajectory.generation

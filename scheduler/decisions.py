@@ -40,6 +40,19 @@ class Place(DecisionBase):
     """How likely this worker was; less than 1 where placements are random in part."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prewarm(DecisionBase):
+    """While a tool runs, compute this context on a worker it is likely to move to.
+
+    Takes no slot and promises nothing; whoever cannot do it leaves it.
+    """
+
+    trajectory_id: str
+    generation: int
+    worker_id: str
+    worker_generation: int
+
+
 class RequeueReason(StrEnum):
     WORKER_LOST = "worker_lost"
     SHIFT = "shift"
@@ -172,6 +185,7 @@ Decision = (
     Admit
     | Cut
     | Place
+    | Prewarm
     | Requeue
     | StartStep
     | Shift

@@ -29,6 +29,7 @@ from scheduler.decisions import (
     HandoffEnded,
     HandoffOrder,
     Place,
+    Prewarm,
     Requeue,
     RequeueReason,
     Shift,
@@ -219,7 +220,7 @@ class InvariantChecker:
                 self._open_groups += decision.num_groups
                 bound = (self._max_staleness + self._version + 1) * self._groups_per_step
                 require(self._open_groups <= bound, "more groups than staleness allows", event)
-            case Cut() | CancelShift():
+            case Cut() | CancelShift() | Prewarm():
                 pass
             case Shift():
                 self.handoffs.shift(decision)

@@ -36,6 +36,16 @@ class RoutePolicy(Protocol):
         ...
 
 
+class PrewarmPolicy(Protocol):
+    """Whether to compute a context elsewhere while its trajectory does not need a worker."""
+
+    def prewarm(
+        self, trajectory: TrajectoryView, workers: Sequence[WorkerView]
+    ) -> WorkerView | None:
+        """A tool of the trajectory has started. Where it will most likely go next, or None."""
+        ...
+
+
 class AdmissionPolicy(Protocol):
     """How many groups may start now, and when those still running are not needed any more."""
 

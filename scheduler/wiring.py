@@ -15,7 +15,7 @@ from scheduler.estimators.choose import DEFAULT, make_estimator
 from scheduler.estimators.oracle import Oracle, TotalTokens
 from scheduler.estimators.prefix_tree import PrefixTree
 from scheduler.estimators.sibling_rule import SiblingRule
-from scheduler.policies import LengthEstimator, Observer, RoutePolicy
+from scheduler.policies import LengthEstimator, Observer, PrewarmPolicy, RoutePolicy
 from scheduler.routing.buckets import BucketRouter, BucketSettings
 from scheduler.routing.exploration import Exploration
 from scheduler.routing.least_load import LeastLoad
@@ -44,6 +44,7 @@ class Wired:
     routing: RoutePolicy
     observers: tuple[Observer, ...] = ()
     exploration: Exploration | None = None
+    prewarming: PrewarmPolicy | None = None
 
 
 Options = dict[str, Any]
@@ -116,9 +117,11 @@ def _buckets(options: Options, world: World) -> Wired:
 
 
 def _bucket_router(estimator: LengthEstimator, options: Options, world: World) -> Wired:
+    prewarms = options.pop("prewarm", False)
     settings = BucketSettings(**{key: options.pop(key) for key in list(options)})
     router = BucketRouter(estimator, world.shapes, settings)
-    return Wired(routing=router, observers=(router,))
+    prewarming = router if prewarms else None
+    return Wired(routing=router, observers=(router,), prewarming=prewarming)
 
 
 def _oracle(options: Options, world: World) -> Oracle:

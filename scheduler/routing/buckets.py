@@ -73,6 +73,8 @@ class BucketRouter:
         self._probes: dict[tuple[str, str], str] = {}
         """The attempt of each group that went ahead and is still open."""
         self._tail: set[Key] = set()
+        self._warm: dict[Key, tuple[str, int]] = {}
+        """Worker and generation that were asked to compute an attempt's context ahead."""
         self._slowest_token_s = max(s.decode.step_seconds(1, 0) for s in shapes.values())
 
     # ------------------------------------------------------------------------------ learning
@@ -84,6 +86,7 @@ class BucketRouter:
     def placed(self, trajectory: TrajectoryView) -> None:
         assert trajectory.home_id is not None
         key = _key(trajectory)
+        self._warm.pop(key, None)
         self._book.settle(key, trajectory.home_id, trajectory.home_generation, self._works[key])
 
     def turn_finished(self, trajectory: TrajectoryView) -> None:
@@ -96,6 +99,7 @@ class BucketRouter:
         self._forecast_siblings.pop(_key(trajectory), None)
         self._leaving.discard(_key(trajectory))
         self._tail.discard(_key(trajectory))
+        self._warm.pop(_key(trajectory), None)
         if self._probes.get(_group(trajectory)) == trajectory.trajectory_id:
             del self._probes[_group(trajectory)]
 
@@ -169,6 +173,18 @@ class BucketRouter:
             better = self._better(trajectory, home, workers)
         return better or (home if home.has_slot else None)
 
+    def prewarm(
+        self, trajectory: TrajectoryView, workers: Sequence[WorkerView]
+    ) -> WorkerView | None:
+        """The move that would be made now, prefill charged; the tool's result may yet undo it."""
+        home = home_of(trajectory, workers)
+        if home is None or _key(trajectory) in self._warm:
+            return None
+        better = self._better(trajectory, home, workers)
+        if better is not None:
+            self._warm[_key(trajectory)] = (better.worker_id, better.generation)
+        return better
+
     def _begin(
         self, trajectory: TrajectoryView, workers: Sequence[WorkerView]
     ) -> WorkerView | None:
@@ -203,8 +219,13 @@ class BucketRouter:
         for worker in self._open_to(trajectory, workers):
             if worker is home or not worker.has_slot:
                 continue
-            move = self._shapes[worker.bucket].prefill.seconds(work.context_tokens, 0)
-            seconds = max(without, self._seconds_with(worker, work)) + move
+            if self._warm.get(key) == (worker.worker_id, worker.generation):
+                load = self._book.load(worker.worker_id, worker.generation)
+                there, move = load.drain_seconds_with(self._shapes[worker.bucket], work), 0.0
+            else:
+                move = self._shapes[worker.bucket].prefill.seconds(work.context_tokens, 0)
+                there = self._seconds_with(worker, work)
+            seconds = max(without, there) + move
             if seconds < best_seconds and self._has_room(worker, work):
                 best, best_seconds = worker, seconds
         return best

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from scheduler.decisions import Cut, Place, Requeue, RequeueReason
+from scheduler.decisions import Cut, Place, Prewarm, Requeue, RequeueReason
 from scheduler.events import (
     Event,
     Failed,
@@ -54,6 +54,8 @@ class Attempt:
     """Where the turn in progress runs."""
     home_id: str | None = None
     """Where its cache may lie."""
+    warm_id: str | None = None
+    """Where it was computed ahead."""
     is_requeued: bool = False
     """It is about to ask again: places of its present generation are void."""
     is_over: bool = False
@@ -84,6 +86,10 @@ class Hosts(Protocol):
 
     def serve(self, place: Place, attempt: Attempt, request: Request) -> bool:
         """Begin a turn; False when the worker is not what the place was based on."""
+        ...
+
+    def prewarm(self, prewarm: Prewarm, request: Request) -> bool:
+        """Compute a context; False when the worker is not what that was based on."""
         ...
 
     def abort(self, attempt: Attempt) -> None:
@@ -210,7 +216,18 @@ class Attempts:
         if home is not None and home != place.worker_id:
             self._result.moved_tokens += attempt.context_tokens
             self.hosts.forget(home, attempt.key)
+        if attempt.warm_id not in (None, place.worker_id):
+            self.hosts.forget(attempt.warm_id, attempt.key)
+        attempt.warm_id = None
         attempt.worker_id = attempt.home_id = place.worker_id
+
+    def prewarm(self, prewarm: Prewarm) -> None:
+        attempt = self._attempts.get(prewarm.trajectory_id)
+        if attempt is None or attempt.generation != prewarm.generation:
+            return
+        if self.hosts.prewarm(prewarm, Request(attempt.key, attempt.context_tokens, 0)):
+            attempt.warm_id = prewarm.worker_id
+            self._result.prewarmed_tokens += attempt.context_tokens
 
     def turn_ended(self, attempt: Attempt) -> None:
         turn = attempt.plan.turns[attempt.turn]
@@ -309,8 +326,9 @@ class Attempts:
     def _close(self, attempt: Attempt) -> None:
         attempt.is_over = True
         del self._attempts[attempt.trajectory_id]
-        if attempt.home_id is not None:
-            self.hosts.forget(attempt.home_id, attempt.key)
+        for holder in (attempt.home_id, attempt.warm_id):
+            if holder is not None:
+                self.hosts.forget(holder, attempt.key)
 
     def _member_ended(self, group_id: str) -> None:
         self._groups[group_id] -= 1

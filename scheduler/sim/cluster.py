@@ -29,6 +29,7 @@ from scheduler.decisions import (
     HandoffEnded,
     HandoffOrder,
     Place,
+    Prewarm,
     Requeue,
     Shift,
     StartStep,
@@ -164,6 +165,8 @@ class Cluster:
                     self._attempts.place(decision)
                 else:
                     self._agenda.after(delay, self._attempts.place, decision)
+            case Prewarm():
+                self._attempts.prewarm(decision)
             case Admit():
                 self._attempts.admit(decision.num_groups)
             case Cut():

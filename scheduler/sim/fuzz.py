@@ -6,18 +6,21 @@ broke it. Property tests and the bench play many.
 
 from __future__ import annotations
 
+from random import Random
+
 import numpy as np
 
 from scheduler.admission import CapacityAdmission
 from scheduler.core import Scheduler
 from scheduler.costs import DecodeCost, PrefillCost, Shape
 from scheduler.decisions import Decision
-from scheduler.estimators.pooled import PooledTrees
+from scheduler.estimators.choose import make_estimator
 from scheduler.events import Event
 from scheduler.invariants import InvariantChecker
 from scheduler.policies import RoutePolicy
 from scheduler.replay import LogEntry
 from scheduler.routing.buckets import BucketRouter
+from scheduler.routing.exploration import Exploration
 from scheduler.routing.least_load import LeastLoad
 from scheduler.routing.round_robin import RoundRobin
 from scheduler.sim.cluster import Cluster
@@ -74,7 +77,7 @@ class RandomRun:
 
     def scheduler(self) -> Scheduler:
         buckets = BucketRouter(
-            PooledTrees(), {"b0": small_shape(1, 60_000), "b1": small_shape(2, 60_000)}
+            make_estimator(), {"b0": small_shape(1, 60_000), "b1": small_shape(2, 60_000)}
         )
         policies: dict[str, RoutePolicy] = {
             "least load": LeastLoad(sticky_gap=0.3),
@@ -86,6 +89,8 @@ class RandomRun:
         return Scheduler(
             routing=routing,
             observers=(buckets,) if routing is buckets else (),
+            exploration=Exploration(0.1, Random(self.seed)) if self.seed % 3 == 0 else None,
+            prewarming=buckets if routing is buckets and self.seed % 2 else None,
             admission=CapacityAdmission(
                 groups_per_step=self.groups_per_step,
                 num_steps=self.steps.num_steps,

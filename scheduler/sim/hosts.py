@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from math import inf
 
 from scheduler.costs import Shape
-from scheduler.decisions import Duty, Place
+from scheduler.decisions import Duty, Place, Prewarm
 from scheduler.events import PreemptionNotice, Role, WeightsLoaded, WorkerLost, WorkerReady
 from scheduler.sim.agenda import Agenda
 from scheduler.sim.attempts import Attempt, Send
@@ -169,6 +169,14 @@ class SimulatedHosts:
             server.turns[request.key] = attempt
             server.worker.add(self._agenda.t, request)
             self._touched[place.worker_id] = None
+        return is_there
+
+    def prewarm(self, prewarm: Prewarm, request: Request) -> bool:
+        server = self._servers[prewarm.worker_id]
+        is_there = self.is_current(server, prewarm.worker_generation) and not server.is_leaving
+        if is_there:
+            server.worker.add(self._agenda.t, request)
+            self._touched[prewarm.worker_id] = None
         return is_there
 
     def abort(self, attempt: Attempt) -> None:

@@ -12,7 +12,10 @@ Key = tuple[str, str]
 
 @dataclass(slots=True)
 class Request:
-    """A turn: continue a context of `context_tokens` by `new_tokens`."""
+    """A turn: continue a context of `context_tokens` by `new_tokens`.
+
+    With no new tokens it is no turn: the context is computed and rests, and nobody is told.
+    """
 
     key: Key
     context_tokens: int

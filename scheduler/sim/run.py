@@ -131,6 +131,7 @@ def simulate(
             admission=steps.admission(),
             observers=wired.observers,
             exploration=wired.exploration,
+            prewarming=wired.prewarming,
         ),
         faults=Faults(settings.faults, np.random.default_rng((seed, 7))),
         listen=listen,

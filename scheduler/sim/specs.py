@@ -122,6 +122,8 @@ class ClusterResult:
     """Attempts of groups given up because enough others were ready."""
     moved_tokens: int = 0
     """Context tokens of turns that were placed away from their cache."""
+    prewarmed_tokens: int = 0
+    """Context tokens computed ahead during tool calls, used or not."""
     num_events: int = 0
     num_decisions: int = 0
     num_lost_attempts: int = 0

@@ -46,6 +46,9 @@ class StepwiseWorker:
 
     def forget(self, key: Key) -> None:
         self._resting = [item for item in self._resting if item[0] != key]
+        self._waiting = [
+            request for request in self._waiting if request.key != key or request.new_tokens
+        ]
 
     def abort(self, t: float, key: Key) -> int:
         self._waiting = [request for request in self._waiting if request.key != key]
@@ -95,8 +98,11 @@ class StepwiseWorker:
                 break
             self._waiting.pop(0)
             cached = dict(self._resting).get(request.key, 0)
-            self.forget(request.key)
-            self._running.append(_Sequence(request))
+            self._resting = [item for item in self._resting if item[0] != request.key]
+            if request.new_tokens:
+                self._running.append(_Sequence(request))
+            else:
+                self._resting.append((request.key, request.context_tokens))
             self._evict()
             missing = request.context_tokens - min(cached, request.context_tokens)
             self.stats.prefilled_tokens += missing

@@ -77,6 +77,9 @@ class SkippingWorker:
 
     def forget(self, key: Key) -> None:
         self._resting.wake(key)
+        self._waiting = [
+            request for request in self._waiting if request.key != key or request.new_tokens
+        ]
 
     def abort(self, t: float, key: Key) -> int:
         running = self._running.get(key)
@@ -157,15 +160,20 @@ class SkippingWorker:
 
     def _join(self, request: Request) -> float:
         cached = min(self._resting.wake(request.key), request.context_tokens)
+        new_tokens = request.context_tokens - cached
+        self.stats.prefilled_tokens += new_tokens
+        seconds = self.shape.prefill.seconds(new_tokens, cached)
+        if request.new_tokens == 0:
+            self._resting.rest(request.key, request.context_tokens)
+            self._evict_resting()
+            return seconds
         self._joins += 1
         last_step = self._steps + request.new_tokens
         self._running[request.key] = _Running(request, self._joins, self._steps, last_step)
         heapq.heappush(self._completions, (last_step, self._joins, request.key))
         self._kv_tokens += request.context_tokens
         self._evict_resting()
-        new_tokens = request.context_tokens - cached
-        self.stats.prefilled_tokens += new_tokens
-        return self.shape.prefill.seconds(new_tokens, cached)
+        return seconds
 
     # --------------------------------------------------------------------------------- segments
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from scheduler.admission import CapacityAdmission
 from scheduler.core import Scheduler
 from scheduler.events import Event, Role, Submitted, TurnFinished, TurnReady, WorkerReady
-from scheduler.policies import AdmissionPolicy, Observer, RoutePolicy, ShiftPolicy
+from scheduler.policies import AdmissionPolicy, Observer, PrewarmPolicy, RoutePolicy, ShiftPolicy
 from scheduler.replay import LogEntry
 from scheduler.routing.exploration import Exploration
 from scheduler.routing.least_load import LeastLoad
@@ -27,10 +27,12 @@ class Driver:
         shifting: ShiftPolicy | None = None,
         training_sizes: tuple[int, ...] = (),
         exploration: Exploration | None = None,
+        prewarming: PrewarmPolicy | None = None,
     ) -> None:
         self.scheduler = Scheduler(
             observers=observers,
             exploration=exploration,
+            prewarming=prewarming,
             shifting=shifting,
             training_sizes=training_sizes,
             routing=routing or LeastLoad(),

@@ -1,10 +1,11 @@
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from scheduler_driver import Driver
 
 from scheduler.admission import OverSample
-from scheduler.decisions import Admit, Cut, Place, Requeue
+from scheduler.decisions import Admit, Cut, Place, Prewarm, Requeue
 from scheduler.events import (
     Failed,
     FailureKind,
@@ -17,11 +18,13 @@ from scheduler.events import (
     RunStarted,
     Tick,
     ToolReturned,
+    ToolStarted,
     ToolStatus,
     WeightsLoaded,
     WorkerLost,
     WorkerReady,
 )
+from scheduler.views import TrajectoryView, WorkerView
 
 
 def placed(decisions: Any) -> list[tuple[str, str]]:
@@ -270,3 +273,26 @@ def test_order_of_events_is_checked() -> None:
         run.scheduler.on(Tick(t=1.0, seq=1))
     with pytest.raises(AssertionError, match="time"):
         run.scheduler.on(Tick(t=0.5, seq=2))
+
+
+def test_a_context_is_computed_ahead_only_for_the_attempt_as_it_is() -> None:
+    class Always:
+        def prewarm(
+            self, trajectory: TrajectoryView, workers: Sequence[WorkerView]
+        ) -> WorkerView | None:
+            return workers[-1]
+
+    run = Driver(prewarming=Always())
+    run.worker("w0", slots=2)
+    run.worker("w1", generation=3, slots=2)
+    run.submit("a")
+    run.ready("a", generation=1)
+    run.finish_turn("a", generation=1)
+    late = run.send(ToolStarted, trajectory_id="a", generation=0, turn=0, call_id="c", tool="t")
+    assert late == ()
+    (prewarm,) = run.send(
+        ToolStarted, trajectory_id="a", generation=1, turn=0, call_id="c", tool="t"
+    )
+    assert isinstance(prewarm, Prewarm)
+    assert (prewarm.worker_id, prewarm.worker_generation, prewarm.generation) == ("w1", 3, 1)
+    assert run.scheduler.num_held_slots == 0

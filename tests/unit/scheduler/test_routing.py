@@ -231,3 +231,23 @@ def test_without_a_tail_lane_short_attempts_go_wide_too() -> None:
     full = worker("n", running=10, bucket="narrow")
     policy.turn_ready(trajectory("short"))
     assert decide(policy, trajectory("short"), full, WIDE) == "w"
+
+
+def test_a_context_is_computed_ahead_where_its_attempt_will_go() -> None:
+    """As in the move of a long attempt to the wide worker; once asked it is not asked again."""
+    policy = router({"a": 5000, "b": 1000, "c": 1000})
+    views = [live_on(policy, NARROW, name, context_tokens=100) for name in "abc"]
+    assert name_of(policy.prewarm(views[0], [NARROW, WIDE])) == "w"
+    assert policy.prewarm(views[0], [NARROW, WIDE]) is None
+    assert policy.prewarm(views[1], [NARROW]) is None
+
+
+def test_a_prefill_that_is_done_already_is_not_charged_again() -> None:
+    """With 350 000 tokens to compute a move does not pay; with them computed it does."""
+    lengths = {"a": 5000, "b": 1000, "c": 1000}
+    cold, warm = router(lengths), router(lengths)
+    for policy in (cold, warm):
+        views = [live_on(policy, NARROW, name, context_tokens=350_000) for name in "abc"]
+    warm._warm["main", "a"] = ("w", 0)
+    assert decide(cold, views[0], NARROW, WIDE) == "n"
+    assert decide(warm, views[0], NARROW, WIDE) == "w"

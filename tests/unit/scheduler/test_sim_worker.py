@@ -74,6 +74,26 @@ def test_cached_context_is_not_prefilled_again() -> None:
     assert worker.stats.prefilled_tokens == 130 - 10
 
 
+def test_context_computed_ahead_is_not_prefilled_again() -> None:
+    worker = SkippingWorker(shape())
+    worker.add(0.0, Request(key(0), 100, 0))
+    assert drain(worker) == {}
+    worker.add(5.0, Request(key(0), 130, 10))
+    ended = drain(worker, 5.0)
+    assert ended[key(0)] == pytest.approx(5.0 + 30 * 1e-4 + DECODE.seconds(10, 1, 130))
+    assert worker.stats.prefilled_tokens == 130
+
+
+def test_context_that_was_to_be_computed_ahead_can_be_called_off() -> None:
+    worker = SkippingWorker(shape())
+    worker.add(0.0, Request(key(0), 100, 10))
+    worker.plan(0.0)
+    worker.add(0.0, Request(key(1), 100, 0))
+    worker.forget(key(1))
+    drain(worker)
+    assert worker.stats.prefilled_tokens == 100
+
+
 def test_forgotten_context_is() -> None:
     worker = SkippingWorker(shape())
     worker.add(0.0, Request(key(0), 100, 10))
@@ -90,6 +110,9 @@ def random_script(rng: random.Random) -> list[tuple[float, str, Request]]:
     for i in range(rng.randint(5, 25)):
         t += rng.choice((0.0, rng.expovariate(4)))
         script.append((t, "add", Request(key(i), rng.randint(1, 80), rng.randint(1, 60))))
+        if rng.random() < 0.3:
+            script.append((t + rng.random(), "warm", Request(key(100 + i), rng.randint(1, 90), 0)))
+            script.append((t + 1.5, "add", Request(key(100 + i), rng.randint(90, 120), 9)))
         if rng.random() < 0.2:
             script.append((t + rng.random(), "abort", Request(key(rng.randint(0, i)), 0, 0)))
     return sorted(script, key=lambda item: item[0])
@@ -118,7 +141,9 @@ def play(worker: DecodeWorker, rng: random.Random) -> list[tuple[str, Key, float
                     worker.forget(done)
         while pending and pending[0][0] == t:
             _, kind, request = pending.pop(0)
-            if kind == "add":
+            if kind == "warm":
+                worker.add(t, Request(request.key, request.context_tokens, 0))
+            elif kind == "add":
                 live.add(request.key)
                 worker.add(t, Request(request.key, request.context_tokens, request.new_tokens))
             elif request.key in live:
