@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from random import Random
 from string import ascii_lowercase
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
 from envs import code_repair_library as library
@@ -56,20 +57,30 @@ def answers(module_of: Callable[[str], Any], calls: Sequence[Sequence[Any]]) -> 
 
 
 def loaded(texts: Mapping[str, str]) -> Callable[[str], ModuleType]:
-    """Modules of our own, run from their text; this process's modules stay as they are.
+    """Modules of our own, run from their text when they are asked for; this process's stay as
+    they are.
 
     Never for what a policy wrote: it runs here, not in a box.
     """
     modules: dict[str, ModuleType] = {}
 
     def import_(name: str, *rest: Any) -> ModuleType:
-        return modules[name] if name in modules else __import__(name, *rest)
+        return find(name) if name in texts else __import__(name, *rest)
 
-    for name, text in texts.items():
-        module = modules[name] = ModuleType(name)
-        vars(module)["__builtins__"] = {**vars(builtins), "__import__": import_}
-        exec(text, vars(module))
-    return modules.__getitem__
+    def find(name: str) -> ModuleType:
+        if name not in modules:
+            module = modules[name] = ModuleType(name)
+            vars(module)["__builtins__"] = {**vars(builtins), "__import__": import_}
+            exec(_compiled(texts[name]), vars(module))
+        return modules[name]
+
+    return find
+
+
+@lru_cache(maxsize=256)
+def _compiled(text: str) -> CodeType:
+    """Correct modules are run again for each way to break another."""
+    return compile(text, "<module>", "exec", dont_inherit=True)
 
 
 # -------------------------------------------------------------- arguments, small: edges are met often

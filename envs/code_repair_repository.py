@@ -66,6 +66,7 @@ class Repair(NamedTuple):
 class Repository:
     sources: Sources
     """As they should be."""
+    readme: str
     kind: BugKind
     broken: str
     """Name of the module that has the bug."""
@@ -80,7 +81,7 @@ class Repository:
         """What the policy finds."""
         texts = {**self.sources.texts, self.broken: self.broken_text}
         return {
-            "README.md": "".join(readme(self.sources.texts)),
+            "README.md": self.readme,
             **{f"{name}.py": text for name, text in texts.items()},
             **{f"test_{name}.py": text for name, text in self.tests.items()},
         }
@@ -114,22 +115,23 @@ class Repository:
 def draw_repository(
     task_id: str, *, is_eval: bool, max_modules: int, kinds: Sequence[BugKind]
 ) -> Repository:
-    """Takes some ten milliseconds."""
+    """Takes some milliseconds."""
     rng = Random(task_id)
     kind = rng.choice(kinds)
     while True:
         sources = draw_sources(rng, rng.randint(1, max_modules))
-        bugs = [bug for bug in _draw_bugs(sources, kind, rng) if _is_for_eval(bug.text) == is_eval]
-        if not bugs:
-            continue
-        calls = draw_calls(sources, rng)
-        right = answers(loaded(sources.texts), calls)
-        for name, text in bugs:
-            wrong = answers(loaded({**sources.texts, name: text}), calls)
-            telling = list(_telling(calls, right, wrong))
+        calls: list[Call] = []
+        for name, text in _draw_bugs(sources, kind, rng):
+            if _is_for_eval(text) != is_eval:
+                continue
+            if not calls:
+                calls = draw_calls(sources, rng)
+                right = answers(loaded(sources.texts), calls)
+            telling = list(_telling(sources, calls, right, name, text))
             if len(telling) >= MIN_TELLING and any(one.wrong != _OBVIOUS for one in telling):
                 return Repository(
                     sources=sources,
+                    readme="".join(readme(sources.texts)),
                     kind=kind,
                     broken=name,
                     broken_text=text,
@@ -157,9 +159,16 @@ def _is_for_eval(broken_text: str) -> bool:
 
 
 def _telling(
-    calls: Sequence[Call], right: Sequence[str], wrong: Sequence[str]
+    sources: Sources, calls: Sequence[Call], right: Sequence[str], broken: str, text: str
 ) -> Iterator[Telling]:
-    for call, good, bad in zip(calls, right, wrong, strict=True):
+    """Only calls of the broken module and of those that import it can be answered otherwise."""
+    touched = sources.users_of(broken)
+    asked = [
+        (call, answer) for call, answer in zip(calls, right, strict=True) if call[0] in touched
+    ]
+    find = loaded({**sources.texts, broken: text})
+    wrong = answers(find, [call for call, _ in asked])
+    for (call, good), bad in zip(asked, wrong, strict=True):
         if good != bad:
             yield Telling(call, json.loads(good), json.loads(bad))
 

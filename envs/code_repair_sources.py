@@ -55,6 +55,14 @@ class Sources:
     def spelled(self, name: str) -> str:
         return self.spelling.get(name, name)
 
+    def users_of(self, module: str) -> set[str]:
+        """The module and all that import it, directly or not."""
+        users = {module}
+        for name in self.texts:  # each after those that it imports
+            if users & _imports(name).keys():
+                users.add(name)
+        return users
+
 
 def draw_sources(rng: Random, num_modules: int) -> Sources:
     """So many modules, and those that they import."""
