@@ -77,11 +77,7 @@ def teach(config: RunConfig, folder: Path) -> Iterator[WarmupProgress]:
     section, env = genrm_of(config), config.env
     loaded = load_model(section.model, seed=seed_of(config.seed, "judge"))
     rows = judge_rows(
-        EnvRef(
-            name=env.name,
-            options={**env.options, **section.warmup.env_options},
-            folder=str(Path.cwd()),
-        ).load(),
+        EnvRef(name=env.name, options={**env.options, **section.warmup.env_options}).load(),
         make_chat(section.chat, loaded.tokenizer.backend_tokenizer, ()),
         brief=section.brief,
         context_tokens=section.context_tokens,

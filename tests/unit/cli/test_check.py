@@ -85,6 +85,38 @@ def test_a_warm_up_without_demonstrations(run_file: Path, tmp_path: Path) -> Non
     assert "warmup.steps is 5, and Mute has no demo()" in out
 
 
+GENRM = "judge={type: genrm, model: {from: scratch}, warmup: {steps: 9}, brief: true}"
+
+
+def test_a_judge_is_looked_at_before_it_judges(
+    run_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, out = check(run_file, "env={name: shop}", GENRM)
+    assert code == 0
+    assert "ok    judge     1 worker(s) of this run, scratch, 9 steps of warm-up" in out
+    assert "would run 1 rollout, 1 GenRM and 1 training worker(s)" in out
+    server = "judge={type: server, url: 'http://h/v1', model: m, api_key_env: JUDGE_KEY}"
+    monkeypatch.setenv("JUDGE_KEY", "secret-of-mine")
+    code, out = check(run_file, server)
+    assert code == 0
+    assert "ok    judge     m at http://h/v1" in out
+    assert "secret-of-mine" not in out
+
+
+def test_a_judge_that_cannot_judge_is_told(run_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, out = check(run_file, GENRM)
+    assert code == 2
+    assert "Trail.judge_questions() ended after 0 question(s)" in out
+    code, out = check(run_file, "env={name: shop}", GENRM, "judge.context_tokens=130")
+    assert code == 2
+    assert "judge.context_tokens 130 is too little" in out
+    monkeypatch.delenv("JUDGE_KEY", raising=False)
+    server = "judge={type: server, url: 'http://h/v1', model: m, api_key_env: JUDGE_KEY}"
+    code, out = check(run_file, server)
+    assert code == 2
+    assert "environment variable JUDGE_KEY is not set" in out
+
+
 def test_a_box_that_lacks_what_is_required(run_file: Path) -> None:
     code, out = check(run_file, "sandbox.require=[network]")
     assert code == 2
