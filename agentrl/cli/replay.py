@@ -71,18 +71,19 @@ def _replays(
     layout: RunLayout, config: RunConfig, estimator: str
 ) -> Iterator[tuple[ForecastCheck, ReplayReport, int]]:
     """Of each launch: forecasts, comparison, and the line of the log it stopped at."""
-    from agentrl.runtime.session import make_scheduler
+    from agentrl.runtime.scheduling import make_scheduler, recorded_costs
     from scheduler.estimators.accuracy import ForecastCheck
     from scheduler.estimators.choose import make_estimator
     from scheduler.replay import read_log, replay
 
     first_line = 1
+    costs = recorded_costs(layout.costs)
     if not layout.events.exists():
         raise ValueError(f"{layout.root} has no {layout.events.name}: nothing was decided yet")
     with layout.events.open("rb") as log:
         for launch in split_launches(read_log(log)):
             check = ForecastCheck(make_estimator(estimator))
-            report = replay(make_scheduler(config, observers=(check,)), launch)
+            report = replay(make_scheduler(config, costs, observers=(check,)), launch)
             yield check, report, first_line + report.num_events - 1
             first_line += report.num_events + sum(1 for _ in launch)
 

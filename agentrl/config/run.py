@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from agentrl.config.checks import Conflicts, conflicts
 from agentrl.config.judge import JudgeSection
+from agentrl.config.scheduling import SchedulerSection
 from agentrl.config.sections import (
     ChatSection,
     CheckpointSection,
@@ -45,6 +46,7 @@ class RunConfig(Section):
     train: TrainSection
     outcomes: OutcomesSection = Field(default_factory=OutcomesSection)
     runtime: RuntimeSection = Field(default_factory=RuntimeSection)
+    scheduler: SchedulerSection = Field(default_factory=SchedulerSection)
     eval: EvalSection = Field(default_factory=EvalSection)
     checkpoint: CheckpointSection = Field(default_factory=CheckpointSection)
     trackers: tuple[Literal["tensorboard", "wandb"], ...] = Field(

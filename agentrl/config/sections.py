@@ -279,6 +279,11 @@ class RuntimeSection(Section):
     ray_address: str | None = Field(
         None, description="Join a running Ray cluster; default: start one on this machine."
     )
+    layout: Literal["disaggregated", "colocated", "elastic"] = Field(
+        "disaggregated",
+        description="Whether workers keep the role they start in, all change it phase by phase, "
+        "or each changes it when that pays (scheduler.shifting).",
+    )
     rollout_workers: PositiveInt = Field(1, description="Processes that sample.")
     training_workers: PositiveInt = Field(1, description="Processes that train.")
     genrm_workers: PositiveInt = Field(

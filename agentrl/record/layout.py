@@ -51,6 +51,11 @@ class RunLayout:
         return self.root / "events.jsonl"
 
     @property
+    def costs(self) -> Path:
+        """What work costs on the machine of the run; only some policies ask for it."""
+        return self.root / "costs.json"
+
+    @property
     def log(self) -> Path:
         return self.root / "log.jsonl"
 

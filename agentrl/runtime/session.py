@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar
@@ -33,20 +33,18 @@ from agentrl.runtime.fleet import Fleet, start_coordinator
 from agentrl.runtime.genrm import must_be_taught
 from agentrl.runtime.link import Actor, CoordinatorLink
 from agentrl.runtime.loop import TrainingLoop
+from agentrl.runtime.probe import costs_of
 from agentrl.runtime.progress import RunProgress
 from agentrl.runtime.recorder import Recorder
 from agentrl.runtime.reports import refuse_failing_env
 from agentrl.runtime.runners import RunnerPool
+from agentrl.runtime.scheduling import make_scheduler, needs_costs
 from agentrl.runtime.staff import WorkerSeat
 from agentrl.runtime.tasks import TaskSource
 from agentrl.runtime.watchdog import Watchdog
 from agentrl.train.checkpoint_folders import latest_checkpoint, read_header
 from agentrl.types import Outcome, Trajectory
-from scheduler.admission import CapacityAdmission
-from scheduler.core import Scheduler
 from scheduler.decisions import Admit, Decision
-from scheduler.policies import Observer
-from scheduler.routing.least_load import LeastLoad
 
 log = structlog.get_logger(__name__)
 Result = TypeVar("Result")
@@ -54,8 +52,6 @@ Result = TypeVar("Result")
 MAX_FRUITLESS_LAUNCHES = 2
 """Launches in a row that may end by a lost process without a step done."""
 CLOSING_TIMEOUT_S = 20.0
-STICKY_GAP = 0.25
-"""Of a worker's slots: below this, the cache of the last turn is worth more than a shorter line."""
 
 
 async def train(
@@ -133,7 +129,11 @@ class Launch:
 
     async def run(self) -> Summary:
         config = self._config
-        coordinator = start_coordinator(make_scheduler(config), self._layout)
+        costs = None
+        if needs_costs(config):
+            self._display.phase("measuring what work costs here")
+            costs = await asyncio.to_thread(costs_of, config, self._layout.costs)
+        coordinator = start_coordinator(make_scheduler(config, costs), self._layout)
         self._link = CoordinatorLink(coordinator, "driver", self._on_decision)
         self._runners = RunnerPool(
             start_runner=self._start_runner,
@@ -282,24 +282,6 @@ class Launch:
             raise StopRequested("the warm-up is not saved; a resumed run begins it again")
         self._watchdog.progressed()
         self._display.warmup(progress)
-
-
-def make_scheduler(config: RunConfig, observers: Sequence[Observer] = ()) -> Scheduler:
-    """The policies of a run; `agentrl replay` wires the same ones again.
-
-    `observers` look on and change nothing.
-    """
-    max_running = config.rollout.max_running * config.runtime.runners
-    return Scheduler(
-        observers=observers,
-        routing=LeastLoad(sticky_gap=STICKY_GAP),
-        admission=CapacityAdmission(
-            groups_per_step=config.train.groups_per_step,
-            num_steps=config.train.steps,
-            max_staleness=config.train.max_staleness,
-            max_running_groups=max(1, max_running // config.rollout.group_size),
-        ),
-    )
 
 
 async def beside(main: Coroutine[Any, Any, Result], *endless: Coroutine[Any, Any, Any]) -> Result:

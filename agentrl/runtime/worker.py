@@ -84,14 +84,14 @@ class Worker:
         self._context = await self._work(TrainingContext.start, self._config, checkpoint)
 
     async def host_meeting(self, size: int) -> Address:
-        """Open the place where the replicas of a warm-up meet."""
+        """Open a place where replicas meet."""
         host = ray.util.get_node_ip_address()
         self._meeting = open_meeting(host, size)
         return Address(host, self._meeting.port)
 
     async def warm_up(self, seat: Seat) -> AsyncIterator[WarmupProgress]:
         """Supervised steps; a progress a step."""
-        steps = self._training.warm_up(Replicas(seat, self._meeting))
+        steps = self._training.warm_up(self._replicas(seat))
         while (progress := await self._work(next, steps, None)) is not None:
             yield progress
 
@@ -103,7 +103,7 @@ class Worker:
         """
         if order.state:
             await self._work(self._training.take_over, await order.state[0])
-        replicas = Replicas(order.seat, self._meeting)
+        replicas = self._replicas(order.seat)
         return await self._work(self._training.gradients, await groups[0], replicas)
 
     async def apply(self, has_samples: bool) -> AppliedStep:
@@ -158,6 +158,10 @@ class Worker:
         return published.version, await published.refs[0]
 
     # ---------------------------------------------------------------------------------- parts
+
+    def _replicas(self, seat: Seat) -> Replicas:
+        """Only the first one meets the others in its own house, whatever house it had before."""
+        return Replicas(seat, self._meeting if seat.rank == 0 else None)
 
     @property
     def _training(self) -> TrainingContext:

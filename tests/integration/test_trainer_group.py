@@ -166,6 +166,17 @@ async def test_the_state_rests_while_nobody_trains_and_can_be_saved_then(
     assert_equal(await bench.weights("b"), await alone(tmp_path, [1, 2]))
 
 
+async def test_workers_that_come_back_may_meet_in_another_order(bench: Bench) -> None:
+    await bench.hire("a", "b")
+    bench.group.found(bench.replicas)
+    await bench.train(1, "a", "b")
+    for name in ("b", "a"):
+        bench.group.leave(name)
+        await bench.replicas[name].become_training.remote(None)
+    assert (await bench.train(2, "b", "a")).metrics["replicas"] == 2
+    assert_equal(await bench.weights("a"), await bench.weights("b"))
+
+
 async def test_the_loss_of_the_last_one_is_told(bench: Bench) -> None:
     await bench.hire("a", "b")
     bench.group.found(bench.replicas)

@@ -10,7 +10,7 @@ import pytest
 from training import SMALL, Training
 
 from agentrl.config.load import load_config
-from agentrl.runtime.session import make_scheduler
+from agentrl.runtime.scheduling import make_scheduler
 from scheduler.replay import read_log, replay
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -40,7 +40,7 @@ def test_a_run_trains_and_leaves_a_whole_record(tmp_path: Path) -> None:
     assert (training.run / "training" / "step-000003.safetensors").exists()
     assert "agentrl inspect show" in training.text
     with (training.run / "events.jsonl").open("rb") as log:
-        scheduler = make_scheduler(load_config(training.folder / "run.yaml"))
+        scheduler = make_scheduler(load_config(training.folder / "run.yaml"), None)
         report = replay(scheduler, read_log(log))
     assert report.difference is None
     assert report.num_decisions > 24

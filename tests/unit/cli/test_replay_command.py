@@ -14,7 +14,7 @@ from agentrl.config.dump import dump_config
 from agentrl.config.load import load_config
 from agentrl.record.launches import Launch, RunInfo, write_run
 from agentrl.record.layout import RunLayout
-from agentrl.runtime.session import make_scheduler
+from agentrl.runtime.scheduling import make_scheduler
 from scheduler.costs import libra_shapes
 from scheduler.decisions import Place
 from scheduler.replay import LogEntry
@@ -39,7 +39,7 @@ def launch(seed: int, num_steps: int) -> list[LogEntry]:
         ],
         steps=StepSpec(num_steps=num_steps, groups_per_step=3, train_seconds=5.0),
         workload=AgentWorkload(model=PRESETS["search"], seed=seed, group_size=4),
-        scheduler=make_scheduler(CONFIG),
+        scheduler=make_scheduler(CONFIG, None),
         faults=Faults(FaultModel(worker_mean_life_s=200.0), np.random.default_rng(seed)),
         listen=lambda event, decisions: log.append(LogEntry(event=event, decisions=decisions)),
     ).run()

@@ -1,0 +1,93 @@
+"""The scheduler of a run, made from its settings; `agentrl replay` makes the same one again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from agentrl.config.checks import num_genrm_workers
+from agentrl.config.run import RunConfig
+from agentrl.runtime.costs import Costs
+from scheduler.admission import CapacityAdmission
+from scheduler.core import Scheduler
+from scheduler.events import Role
+from scheduler.policies import Observer
+from scheduler.shifting.selection import ShiftWorld
+from scheduler.shifting.static import Static
+from scheduler.shifting.wiring import WiredShifts, wire_shifts
+from scheduler.wiring import World, wire
+
+STICKY_GAP = 0.25
+"""Of a worker's slots: below this, the cache of the last turn is worth more than a shorter line."""
+BUCKET = "default"
+
+
+def needs_costs(config: RunConfig) -> bool:
+    """Whether a policy of the run weighs seconds, and wants them measured."""
+    return config.runtime.layout != "disaggregated" or config.scheduler.routing.policy == "buckets"
+
+
+def recorded_costs(path: Path) -> Costs | None:
+    """Those a run was made with; None when it needed none."""
+    return Costs.load(path) if path.exists() else None
+
+
+def make_scheduler(
+    config: RunConfig, costs: Costs | None, observers: Sequence[Observer] = ()
+) -> Scheduler:
+    """`costs` as `needs_costs` says. `observers` look on and change nothing."""
+    routing = config.scheduler.routing
+    options = dict(routing.options)
+    if routing.policy == "least_load":
+        options.setdefault("sticky_gap", STICKY_GAP)
+    routed = wire(
+        routing.policy,
+        options,
+        World(
+            shapes={} if costs is None else {BUCKET: costs.rollout},
+            buckets=(BUCKET,),
+            max_tokens=config.rollout.max_trajectory_tokens,
+        ),
+    )
+    shifts = _shifts(config, costs)
+    max_running = config.rollout.max_running * config.runtime.runners
+    return Scheduler(
+        observers=(*routed.observers, *shifts.observers, *observers),
+        genrm_observers=shifts.genrm_observers,
+        routing=routed.routing,
+        shifting=shifts.policy,
+        admission=CapacityAdmission(
+            groups_per_step=config.train.groups_per_step,
+            num_steps=config.train.steps,
+            max_staleness=config.train.max_staleness,
+            max_running_groups=max(1, max_running // config.rollout.group_size),
+        ),
+    )
+
+
+def _shifts(config: RunConfig, costs: Costs | None) -> WiredShifts:
+    runtime, section = config.runtime, config.scheduler.shifting
+    if costs is None or runtime.layout == "disaggregated":
+        return WiredShifts(policy=Static())
+    shapes = {Role.ROLLOUT: costs.rollout}
+    if costs.genrm is not None:
+        shapes[Role.GENRM] = costs.genrm
+    into_serving = {(source, target): costs.serving_start_s for source in Role for target in shapes}
+    into_training = {(source, Role.TRAINING): costs.training_start_s for source in shapes}
+    world = ShiftWorld(
+        shapes=shapes,
+        buckets=dict.fromkeys(Role, BUCKET),
+        max_running=runtime.slots,
+        groups_per_step=config.train.groups_per_step,
+        max_staleness=config.train.max_staleness,
+        training=costs.training,
+        shift_s={**into_serving, **into_training},
+    )
+    layout = {
+        Role.TRAINING: runtime.training_workers,
+        Role.ROLLOUT: runtime.rollout_workers,
+        Role.GENRM: num_genrm_workers(config),
+    }
+    if runtime.layout == "colocated":
+        return wire_shifts("colocated_phases", {}, world, layout)
+    return wire_shifts(section.policy, section.options, world, layout)
