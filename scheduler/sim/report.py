@@ -30,6 +30,7 @@ class Row:
     bubble: float
     moved_ratio: float
     preemptions: float
+    shifts: float
     long_kept: float
     kept_by_length: tuple[float, ...]
 
@@ -61,9 +62,12 @@ def _row(
         vs_baseline_same_fleet=speedup(same_fleet, _seconds(figures)),
         gain_share=(ratio.mean - 1.0) / best_gain if best_gain >= 0.02 else None,
         tail_seconds=fmean(f.tail_seconds for f in figures),
-        bubble=fmean(1.0 - f.decode_share - f.prefill_share for f in figures),
+        bubble=fmean(
+            1.0 - f.decode_share - f.prefill_share - f.train_share - f.shift_share for f in figures
+        ),
         moved_ratio=fmean(f.moved_ratio for f in figures),
         preemptions=fmean(f.preemptions for f in figures),
+        shifts=fmean(f.shifts for f in figures),
         long_kept=fmean(f.long_kept for f in figures),
         kept_by_length=tuple(
             fmean(shares) for shares in zip(*(f.kept_by_length for f in figures), strict=True)
@@ -77,7 +81,8 @@ def _seconds(figures: Sequence[Figures]) -> list[float]:
 
 HEADINGS = (
     "policy", "best fleet", "seconds", "tokens/s", "x baseline (95 %)", "x same fleet", "share",
-    "tail s", "bubble", "moved", "preempted", "kept by length", "long kept",
+    "tail s", "bubble", "moved", "preempted", "shifts", "kept by length",
+    "long kept",
 )  # fmt: skip
 
 
@@ -95,6 +100,7 @@ def cells_of(row: Row) -> tuple[str, ...]:
         f"{row.bubble:.2f}",
         f"{row.moved_ratio:.2f}",
         f"{row.preemptions:.0f}",
+        f"{row.shifts:.0f}",
         "all"
         if min(row.kept_by_length) == 1.0
         else " ".join(f"{share:.2f}" for share in row.kept_by_length),

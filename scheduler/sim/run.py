@@ -19,6 +19,7 @@ from scheduler.decisions import Decision
 from scheduler.estimators.oracle import TotalTokens
 from scheduler.events import Event
 from scheduler.sim.cluster import Cluster
+from scheduler.sim.elastic import ElasticRun, ElasticSettings
 from scheduler.sim.faults import Faults
 from scheduler.sim.settings import SimulationSettings, Variant, bucket_name
 from scheduler.sim.specs import ClusterResult, StepSpec
@@ -47,6 +48,11 @@ class Figures:
     moved_ratio: float
     """Context tokens placed away from their cache, per sampled token."""
     preemptions: int
+    train_share: float
+    """Of worker time spent in optimizer steps ..."""
+    shift_share: float
+    """... and out of service on the way to another role."""
+    shifts: int
     long_kept: float
     """Share of the longest tenth of all attempts that was trained on, lost ones apart."""
     kept_by_length: tuple[float, ...]
@@ -76,7 +82,8 @@ class Comparison:
     settings: SimulationSettings
     results: tuple[PolicyResult, ...]
     same_fleet: dict[str, tuple[Figures, ...]] = field(default_factory=dict)
-    """The baseline on each policy's fleet, by policy, with its best variant there."""
+    """The baseline on each policy's fleet, by policy, with its best variant there, or on its own
+    best where it cannot be on that one (a layout without a worker for each role)."""
 
 
 def workload_of(settings: SimulationSettings) -> MakeWorkload:
@@ -107,6 +114,8 @@ def simulate(
 ) -> ClusterResult:
     """One run of one policy on one fleet."""
     workload = make_workload(seed)
+    if settings.elastic is not None:
+        return _simulate_elastic(settings, settings.elastic, workload, policy, choice, seed, listen)
     steps = settings.steps
     world = World(
         shapes=settings.shapes(),
@@ -138,6 +147,36 @@ def simulate(
     ).run()
 
 
+def _simulate_elastic(
+    settings: SimulationSettings,
+    elastic: ElasticSettings,
+    workload: Workload,
+    policy: str,
+    choice: Choice,
+    seed: int,
+    listen: Listener | None,
+) -> ClusterResult:
+    steps = settings.steps
+    options = dict(choice.variant)
+    return ElasticRun(
+        settings=elastic,
+        num_steps=steps.num_steps,
+        groups_per_step=steps.groups_per_step,
+        max_staleness=steps.max_staleness,
+        pull_seconds=steps.pull_seconds,
+        max_running=settings.max_running,
+        faults=settings.faults,
+    ).play(
+        workload=workload,
+        admission=steps.admission(),
+        policy=options.pop("policy", policy),
+        options=options,
+        layout=settings.layout(choice.fleet),
+        seed=seed,
+        listen=listen,
+    )
+
+
 def _truth(workload: Workload) -> TotalTokens:
     @lru_cache(maxsize=256)
     def totals(index: int) -> dict[str, int]:
@@ -164,6 +203,9 @@ def figures_of(result: ClusterResult, groups_per_step: int, group_size: int) -> 
         prefill_share=sum(s.prefill_seconds for s in stats) / worker_seconds,
         moved_ratio=result.moved_tokens / tokens,
         preemptions=sum(s.preemptions for s in stats),
+        train_share=result.train_seconds / worker_seconds,
+        shift_share=result.shift_seconds / worker_seconds,
+        shifts=result.num_shifts,
         long_kept=_kept(result, 0.9, 1.0),
         kept_by_length=tuple(_kept(result, at / 4, (at + 1) / 4) for at in range(4)),
     )
@@ -203,7 +245,9 @@ def compare(
                 seconds_by_fleet={fleet: seconds for fleet, (seconds, _) in by_fleet.items()},
             )
         )
-        _, baseline_choice = tuned[settings.baseline][choice.fleet]
+        on_baseline = tuned[settings.baseline]
+        best = min(on_baseline.values(), key=lambda option: option[0])
+        _, baseline_choice = on_baseline.get(choice.fleet, best)
         same_fleet[policy] = bench.measure(settings.baseline, baseline_choice)
         tell(f"{policy}: measured on {settings.seeds} seeds")
     return Comparison(settings=settings, results=tuple(results), same_fleet=same_fleet)
@@ -226,7 +270,7 @@ class _Bench:
                  for variant in variants),
                 key=lambda option: option[0],
             )
-            for fleet in self._settings.fleets
+            for fleet in self._settings.choices(policy)
         }  # fmt: skip
 
     def measure(self, policy: str, choice: Choice) -> tuple[Figures, ...]:

@@ -12,9 +12,12 @@ from typing import Any
 
 from scheduler.admission import CapacityAdmission, OverSample
 from scheduler.costs import Shape, libra_shapes
+from scheduler.events import Role
 from scheduler.policies import AdmissionPolicy
+from scheduler.sim.elastic import ElasticSettings, Layout, ModelSettings
 from scheduler.sim.faults import FaultModel
-from scheduler.sim.specs import WorkerSpec
+from scheduler.sim.judging import JudgeModel
+from scheduler.sim.specs import StageTimes, WorkerSpec
 from scheduler.sim.workload import PRESETS, AgentModel
 
 Variant = dict[str, Any]
@@ -28,6 +31,8 @@ class AgentSettings:
     drift: float = 1.0
     """Length at the end of the run as a multiple of that at its start."""
     length_factor: float = 1.0
+    max_tokens: int | None = None
+    """Sampled tokens of an attempt, at most; None: the preset's bound."""
     signal: float | None = None
     """Overrides how much tool results tell; 0 is a negative control."""
     shuffles_tools: bool = False
@@ -37,6 +42,8 @@ class AgentSettings:
         if self.preset not in PRESETS:
             raise ValueError(f"agents.preset is {self.preset!r}, known are {sorted(PRESETS)}")
         model = replace(PRESETS[self.preset], length_factor=self.length_factor)
+        if self.max_tokens is not None:
+            model = replace(model, max_tokens=self.max_tokens)
         return model if self.signal is None else replace(model, signal=self.signal)
 
 
@@ -78,8 +85,13 @@ class SimulationSettings:
     """Of accelerator memory that serving may use; see `scheduler.costs.libra_shapes`."""
     max_running: int = 64
     """Slots of every worker."""
-    fleets: dict[str, dict[int, int]]
+    fleets: dict[str, dict[int, int]] = field(default_factory=dict)
     """Name to number of workers by tensor-parallel degree."""
+    layouts: dict[str, Layout] = field(default_factory=dict)
+    """In place of fleets, where workers change roles: name to number of workers by role, at the
+    start."""
+    elastic: ElasticSettings | None = None
+    """Where workers change roles: what they are. Policies are then shift policies."""
     policies: dict[str, list[Variant]]
     """Name to the variants that are tried; the best on the tuning seeds is reported. A variant may
     name another `policy` to build, so that a table can hold several forms of one."""
@@ -94,6 +106,16 @@ class SimulationSettings:
         """By bucket; a bucket is a tensor-parallel degree."""
         table = libra_shapes(memory_share=self.memory_share)
         return {bucket_name(tp): shape for tp, shape in table.items()}
+
+    def choices(self, policy: str) -> list[str]:
+        """The fleets or layouts that a policy is tried on; `static` on every split there is."""
+        if self.elastic is None:
+            return list(self.fleets)
+        return list(self.elastic.splits()) if policy == STATIC else list(self.layouts)
+
+    def layout(self, name: str) -> Layout:
+        assert self.elastic is not None
+        return self.layouts[name] if name in self.layouts else self.elastic.splits()[name]
 
     def workers(self, fleet: str) -> list[WorkerSpec]:
         shapes = self.shapes()
@@ -113,7 +135,16 @@ def bucket_name(tp: int) -> str:
     return f"tp{tp}"
 
 
+STATIC = "static"
+"""The shift policy that keeps the layout."""
+
 _SECTIONS = {"agents": AgentSettings, "steps": StepSettings, "faults": FaultModel}
+_ELASTIC_SECTIONS = {
+    "rollout": ModelSettings,
+    "genrm": ModelSettings,
+    "judge": JudgeModel,
+    "times": StageTimes,
+}
 
 
 def read_settings(data: Mapping[str, Any]) -> SimulationSettings:
@@ -122,13 +153,33 @@ def read_settings(data: Mapping[str, Any]) -> SimulationSettings:
     for name, cls in _SECTIONS.items():
         if name in values:
             values[name] = _read(cls, values[name], name)
+    if "elastic" in values:
+        values["elastic"] = _read_elastic(values["elastic"])
+    values["layouts"] = {
+        name: {Role(role): number for role, number in layout.items()}
+        for name, layout in values.get("layouts", {}).items()
+    }
     settings: SimulationSettings = _read(SimulationSettings, values, "the file")
+    if bool(settings.layouts) is not (settings.elastic is not None):
+        raise ValueError("layouts go with the section elastic: give both, or fleets and neither")
+    if not settings.layouts and not settings.fleets:
+        raise ValueError("the file lacks fleets, or layouts and the section elastic")
     if settings.baseline not in settings.policies:
         raise ValueError(
             f"baseline is {settings.baseline!r}, which is not among the policies "
             f"{sorted(settings.policies)}"
         )
     return settings
+
+
+def _read_elastic(data: Mapping[str, Any]) -> ElasticSettings:
+    values = dict(data)
+    for name, cls in _ELASTIC_SECTIONS.items():
+        if name in values:
+            values[name] = _read(cls, values[name], f"elastic.{name}")
+    values["training_sizes"] = tuple(values.get("training_sizes", ()))
+    elastic: ElasticSettings = _read(ElasticSettings, values, "elastic")
+    return elastic
 
 
 def _read(cls: Any, values: Mapping[str, Any], where: str) -> Any:
