@@ -14,6 +14,7 @@ import os
 import sys
 import types
 from collections.abc import Sequence
+from importlib.util import MAGIC_NUMBER
 
 PYTHON = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 """Our own interpreter, behind any virtual environment: for boxes on this machine."""
@@ -23,7 +24,7 @@ _MODULES = ("frames", "capture", "supervisor", "supervision", "files", "loop", "
 _ZYGOTE_MODULES = (*_MODULES, "namespaces", "zygote")
 
 _BOOTSTRAP = """\
-import posix, marshal
+import posix, marshal, _frozen_importlib_external
 def take(n):
     data = b""
     while len(data) < n:
@@ -31,9 +32,15 @@ def take(n):
         if not part: raise SystemExit(0)
         data += part
     return data
-kind = take(1)
-code = take(int.from_bytes(take(4), "big"))
-exec(marshal.loads(code) if kind == b"m" else code)
+def part():
+    return take(int.from_bytes(take(4), "big"))
+is_ours = take(1) == b"m"
+code = part()
+if not is_ours:
+    source = part()
+    is_ours = code[:4] == _frozen_importlib_external.MAGIC_NUMBER
+    code = code[4:] if is_ours else source
+exec(marshal.loads(code) if is_ours else code)
 """
 
 
@@ -42,9 +49,16 @@ def boot_argv(python: str, *args: str) -> list[str]:
     return [python, "-I", "-S", "-E", "-c", _BOOTSTRAP, *args]
 
 
+@functools.cache
 def boot_bytes(*, same_python: bool) -> bytes:
-    """The first bytes of the stream: bytecode for our own interpreter, else source."""
-    return _framed(b"m", marshal.dumps(_code())) if same_python else _framed(b"s", _source())
+    """The first bytes of the stream: bytecode for our own interpreter.
+
+    For another's, bytecode in case it is of our version, which spares it 60 ms, and the source.
+    """
+    bytecode = marshal.dumps(_code())
+    if same_python:
+        return _framed(b"m", bytecode)
+    return _framed(b"v", MAGIC_NUMBER + bytecode) + _framed(b"", _source())
 
 
 def zygote_bytes() -> bytes:

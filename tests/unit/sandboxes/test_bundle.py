@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.resources
+import importlib.util
 import socket
 import subprocess
 import sys
@@ -68,8 +69,24 @@ def test_source_is_good_for_older_pythons() -> None:
     ast.parse(bundle._source(), feature_version=(3, 8))
 
 
-@pytest.mark.parametrize("same_python", [True, False])
-def test_the_program_runs_from_bytecode_and_from_source(same_python: bool) -> None:
+def for_another_version() -> bytes:
+    """Bytecode that this interpreter must not run, and the source."""
+    program = bundle.boot_bytes(same_python=False)
+    magic = importlib.util.MAGIC_NUMBER
+    assert program.count(magic) == 1
+    return program.replace(magic, b"\0" * len(magic))
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        bundle.boot_bytes(same_python=True),
+        bundle.boot_bytes(same_python=False),
+        for_another_version(),
+    ],
+    ids=["ours", "our version", "another version"],
+)
+def test_the_program_runs_from_bytecode_and_from_source(program: bytes) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         process = subprocess.Popen(
@@ -77,7 +94,7 @@ def test_the_program_runs_from_bytecode_and_from_source(same_python: bool) -> No
         )
         theirs.close()
         ours.settimeout(20)
-        ours.sendall(bundle.boot_bytes(same_python=same_python))
+        ours.sendall(program)
         expected = wire.frame(frames.READY, 0, frames.VERSION.to_bytes(4, "big"))
         assert ours.recv(100) == expected
     assert process.wait(20) == 0
