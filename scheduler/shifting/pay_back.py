@@ -31,6 +31,9 @@ from scheduler.shifting.rates import RoleRate
 from scheduler.shifting.selection import ShiftWorld, idlest
 from scheduler.views import Member, ShiftView, TrainingView, TrajectoryView, WorkerView
 
+_UNKNOWN_TOKENS = 1000.0
+"""Of an attempt, when no turn of any has been ready yet."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PayBackSettings:
@@ -174,7 +177,10 @@ class PayBack:
         cost = self._world.training
         joined_s = cost.seconds(batch.tokens, present + len(donors))
         later_s = batch.lead_s + joined_s
-        alone_s = cost.seconds(batch.tokens, present) if present else later_s + batch.lead_s
+        if present:
+            alone_s = cost.seconds(batch.tokens, present)
+        else:
+            alone_s = batch.lead_s + cost.seconds(batch.tokens, 1)
         lost = self._serving_lost(view, state, donors)
         total = len(view.members) + len(view.open_shifts)
         idle = max(0.0, total - self._serving_worth(view, state))
@@ -270,9 +276,9 @@ class PayBack:
         active = demand.waiting + demand.decoding
         token_s = rollout.step_s(active / max(1, self._num(view, Role.ROLLOUT)))
         left = list(self._outlook.left(view.t, token_s))
-        unknown = max(0, demand.total - len(left))
-        mean = sum(left) / len(left) if left else 1000.0
-        rollout_tokens = sum(left) + unknown * mean
+        mean = sum(left) / len(left) if left else _UNKNOWN_TOKENS
+        left += [mean] * max(0, demand.total - len(left))
+        rollout_tokens = sum(left)
         genrm, judgements, genrm_tokens = None, 0.0, 0.0
         if world.has_judge:
             genrm = self._rate(view, Role.GENRM)
