@@ -30,8 +30,11 @@ DIFFERS = 1
 def replay(
     run: Annotated[Path, typer.Argument(help="A run's folder, such as runs/quickstart.")],
     estimator: Annotated[
-        str, typer.Option(help="Whose forecasts of lengths to check; see docs/scheduling.md.")
-    ] = "combined",
+        str | None,
+        typer.Option(
+            help="Whose forecasts of lengths to check; default: the run's own, if it has one."
+        ),
+    ] = None,
     worst: Annotated[int, typer.Option(min=0, help="Attempts to list, worst forecast first.")] = 5,
 ) -> None:
     """Feed a run's recorded events to a fresh scheduler and compare every decision.
@@ -45,16 +48,18 @@ def replay(
         raise SystemExit(DIFFERS)
 
 
-def _replay(run: Path, estimator: str, worst: int) -> bool:
+def _replay(run: Path, asked: str | None, worst: int) -> bool:
     from rich.console import Console
 
     from agentrl.config.load import load_config
     from agentrl.record.launches import read_run
     from agentrl.record.layout import RunLayout
+    from scheduler.estimators.choose import DEFAULT
 
     layout = RunLayout(run)
     read_run(layout)
     config = load_config(layout.config)
+    estimator = asked or str(config.scheduler.routing.options.get("estimator", DEFAULT))
     console = Console(highlight=False, soft_wrap=True, markup=False)
     scored: list[Scored] = []
     is_identical = True

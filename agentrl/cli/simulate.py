@@ -86,7 +86,7 @@ def _print_table(settings: SimulationSettings, rows: list[Row]) -> None:
         table.add_column(heading, justify="left" if i < 2 else "right", no_wrap=True)
     for row in rows:
         table.add_row(*cells_of(row))
-    Console(width=150).print(table)
+    Console(width=200).print(table)
 
 
 def _write(out: Path, comparison: Comparison, workload: MakeWorkload) -> None:

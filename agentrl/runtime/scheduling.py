@@ -47,14 +47,21 @@ def make_scheduler(
             shapes={} if costs is None else {BUCKET: costs.rollout},
             buckets=(BUCKET,),
             max_tokens=config.rollout.max_trajectory_tokens,
+            seed=config.seed,
         ),
     )
+    if routed.prewarming is not None:
+        raise ValueError(
+            "scheduler.routing.options has `prewarm`, which only simulations can do: no engine "
+            "computes a context ahead of its turn; leave it out"
+        )
     shifts = _shifts(config, costs)
     max_running = config.rollout.max_running * config.runtime.runners
     return Scheduler(
         observers=(*routed.observers, *shifts.observers, *observers),
         genrm_observers=shifts.genrm_observers,
         routing=routed.routing,
+        exploration=routed.exploration,
         shifting=shifts.policy,
         admission=CapacityAdmission(
             groups_per_step=config.train.groups_per_step,

@@ -12,10 +12,12 @@ from typer.testing import CliRunner
 from agentrl.cli.main import app
 from agentrl.config.dump import dump_config
 from agentrl.config.load import load_config
+from agentrl.config.run import RunConfig
 from agentrl.record.launches import Launch, RunInfo, write_run
 from agentrl.record.layout import RunLayout
-from agentrl.runtime.scheduling import make_scheduler
-from scheduler.costs import libra_shapes
+from agentrl.runtime.costs import Costs
+from agentrl.runtime.scheduling import BUCKET, make_scheduler
+from scheduler.costs import TrainCost, libra_shapes
 from scheduler.decisions import Place
 from scheduler.replay import LogEntry
 from scheduler.sim.cluster import Cluster
@@ -29,17 +31,37 @@ CONFIG = load_config(
 )
 
 
-def launch(seed: int, num_steps: int) -> list[LogEntry]:
+OURS = load_config(
+    Path(__file__).parents[3] / "configs/quickstart.yaml",
+    [
+        "train.steps=2",
+        "train.groups_per_step=3",
+        "scheduler.routing.policy=buckets",
+        "scheduler.routing.options={estimator: hazard, explore: 0.2}",
+    ],
+)
+COSTS = Costs(
+    rollout=libra_shapes(memory_share=0.85)[1],
+    genrm=None,
+    training=TrainCost(per_token=1e-4),
+    serving_start_s=1.0,
+    training_start_s=1.0,
+)
+
+
+def launch(
+    seed: int, num_steps: int, config: RunConfig = CONFIG, costs: Costs | None = None
+) -> list[LogEntry]:
     log: list[LogEntry] = []
     shape = libra_shapes(memory_share=0.85)[1]
     Cluster(
         workers=[
-            WorkerSpec(worker_id=f"w{i}", bucket="tp1", shape=shape, max_running=3)
+            WorkerSpec(worker_id=f"w{i}", bucket=BUCKET, shape=shape, max_running=3)
             for i in range(2)
         ],
         steps=StepSpec(num_steps=num_steps, groups_per_step=3, train_seconds=5.0),
         workload=AgentWorkload(model=PRESETS["search"], seed=seed, group_size=4),
-        scheduler=make_scheduler(CONFIG, None),
+        scheduler=make_scheduler(config, costs),
         faults=Faults(FaultModel(worker_mean_life_s=200.0), np.random.default_rng(seed)),
         listen=lambda event, decisions: log.append(LogEntry(event=event, decisions=decisions)),
     ).run()
@@ -109,6 +131,26 @@ def test_forecasts_are_set_against_what_came(run: RunLayout) -> None:
     assert "by 'hazard'" in output
     assert "50%: " in output
     assert sum(" x short" in line or " x long" in line for line in output.splitlines()) == 3
+
+
+def test_ours_replays_with_its_random_share_and_its_own_estimator(run: RunLayout) -> None:
+    run.config.write_text(dump_config(OURS))
+    COSTS.save(run.costs)
+    entries = launch(1, 2, OURS, COSTS)
+    write_log(run, entries)
+    code, output = replayed(run)
+    assert (code, ", identical" in output, "by 'hazard'" in output) == (0, True, True)
+    places = [d for entry in entries for d in entry.decisions if isinstance(d, Place)]
+    assert len({place.propensity for place in places}) > 1
+
+
+def test_contexts_cannot_be_computed_ahead_in_a_run() -> None:
+    options = {"prewarm": True}
+    config = OURS.model_copy(deep=True)
+    config.scheduler.routing.options.clear()
+    config.scheduler.routing.options.update(options)
+    with pytest.raises(ValueError, match="prewarm"):
+        make_scheduler(config, COSTS)
 
 
 def test_a_torn_last_line_does_not_exist(run: RunLayout) -> None:
