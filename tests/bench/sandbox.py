@@ -5,19 +5,25 @@ and `exec` of `true` in the same container through the `docker` SDK, each sixtee
 same calls are made in a bubblewrap box. Needs a Docker engine with the base image:
 
     docker/start-engine.sh && docker/build-base.sh
-    python tests/bench/sandbox.py
+    python tests/bench/sandbox.py [--churn 512] [--swe-rex]
 
-The last line is one JSON object:
+With `--churn N`, N boxes of each backend are made, used and deleted, and what must stay flat in
+this process and the engine is measured before and after. With `--swe-rex`, swe-rex is installed
+into a virtual environment of its own and makes the same calls, its server in a container without
+limits. The last line is one JSON object:
     call_p50_ms             one call after another in a Docker box
     exec_ratio              calls a second over the engine's execs a second, median of the rounds
     warm_acquire_ms         a ready Docker box with its files, from the pool
     leaked                  boxes of this run left in the engine at the end
     bubblewrap_*            the same for bubblewrap, and how long a box takes to make
+    *_churn_*               growth over the churn: descriptors, threads, MiB of memory, boxes left
+    swe_rex_*               one call after another, and sixteen at a time
     *cpu*                   what a bubblewrap box costs in CPU time: see box_cpu.py
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import os
@@ -25,11 +31,14 @@ import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+from box_churn import churn_figures
 from box_cpu import cpu_figures
 from docker.api import APIClient
+from swe_rex import swe_rex_figures
 
 from sandboxes import Sandbox, SandboxPool, SandboxSpec, make_backend
 from sandboxes.engine.backend import DockerBackend
+from sandboxes.engine.connection import find_engine
 
 ROUNDS = 5
 AT_ONCE = 16
@@ -140,7 +149,19 @@ async def bubblewrap_figures() -> dict[str, float]:
 
 
 async def main() -> None:
+    parser = argparse.ArgumentParser(description="Boxes: calls, warm boxes, churn.")
+    parser.add_argument(
+        "--churn", type=int, metavar="N", default=0, help="boxes to make and delete"
+    )
+    parser.add_argument("--swe-rex", action="store_true", help="measure swe-rex too")
+    options = parser.parse_args()
     figures = await docker_figures() | await bubblewrap_figures() | await cpu_figures()
+    if options.swe_rex:
+        url = find_engine().address.url.removeprefix("http+")
+        figures |= await asyncio.to_thread(swe_rex_figures, url)
+    if options.churn:
+        figures |= await churn_figures("docker", options.churn)
+        figures |= await churn_figures("bubblewrap", options.churn)
     print(json.dumps({name: round(value, 3) for name, value in figures.items()}))
 
 
