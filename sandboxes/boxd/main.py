@@ -296,10 +296,17 @@ def serve(limits: "dict[str, int]", *, is_isolated: bool, oom_fd: int) -> None:
             kill_children(0)
 
 
+def open_or_none(path: str) -> int:
+    """A box may be shown no control group, as by gVisor: then it cannot tell why it was killed."""
+    try:
+        return posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
+    except OSError:
+        return -1
+
+
 def main(args: "list[str]") -> None:
     """Arguments: `isolated=1`, `oom=FILE`, `RLIMIT_X=N`."""
     options = dict(arg.split("=", 1) for arg in args)
     limits = {name: int(value) for name, value in options.items() if name.startswith("RLIMIT_")}
-    oom_file = options.get("oom")
-    oom_fd = posix.open(oom_file, posix.O_RDONLY | posix.O_CLOEXEC) if oom_file else -1
+    oom_fd = open_or_none(options.get("oom", ""))
     serve(limits, is_isolated="isolated" in options, oom_fd=oom_fd)

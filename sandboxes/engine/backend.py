@@ -93,6 +93,14 @@ class DockerBackend(StreamBackend):
         notes = ["The kernel is shared with the host, unless `runtime` names one that is not."]
         if "seccomp" not in filters:
             notes.append("The engine sets no system call filter.")
+        if info.get("MemoryLimit") and not info.get("SwapLimit"):
+            notes.append("Swap is not accounted for: a box may use it beyond its memory.")
+        weak = [name for name in ("MemoryLimit", "PidsLimit", "CpuCfsQuota") if not info.get(name)]
+        if weak:
+            notes.append(
+                f"The engine has no {', '.join(weak)}: it runs without control groups that it may "
+                "write; delegate them (systemd, cgroup v2), or run the engine as root."
+            )
         notes += [_slow(image) for image in sorted(self._without_python)]
         notes.append("Images that work in `workdir` themselves keep it on disk, without a limit.")
         return Capabilities(

@@ -86,11 +86,16 @@ def for_another_version() -> bytes:
     ],
     ids=["ours", "our version", "another version"],
 )
-def test_the_program_runs_from_bytecode_and_from_source(program: bytes) -> None:
+@pytest.mark.parametrize("arguments", [(), ("oom=/nowhere",)], ids=["", "no control group"])
+def test_the_program_runs_from_bytecode_and_from_source(
+    program: bytes, arguments: tuple[str, ...]
+) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         process = subprocess.Popen(
-            bundle.boot_argv(sys.executable), stdin=theirs.fileno(), stdout=theirs.fileno()
+            bundle.boot_argv(sys.executable, *arguments),
+            stdin=theirs.fileno(),
+            stdout=theirs.fileno(),
         )
         theirs.close()
         ours.settimeout(20)

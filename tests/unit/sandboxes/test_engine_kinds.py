@@ -1,0 +1,59 @@
+"""Engines of other kinds than the one at hand, by what they say of themselves."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from sandboxes.engine import connection
+from sandboxes.engine.backend import DockerBackend
+from sandboxes.engine.connection import Engine
+
+ALL = dict.fromkeys(("MemoryLimit", "SwapLimit", "PidsLimit", "CpuCfsQuota"), True)
+
+
+def backend_of(**info: Any) -> DockerBackend:
+    return DockerBackend(run_id="test", engine=cast(Engine, SimpleNamespace(info=info)))
+
+
+@pytest.mark.parametrize(
+    ("version", "file"),
+    [("1", "/sys/fs/cgroup/memory/memory.oom_control"), ("2", "/sys/fs/cgroup/memory.events")],
+)
+def test_kills_for_want_of_memory_are_counted_by_either_version(version: str, file: str) -> None:
+    assert backend_of(CgroupVersion=version, **ALL).oom_file == file
+    assert backend_of(**ALL).oom_file == "/sys/fs/cgroup/memory/memory.oom_control"
+
+
+def test_an_engine_with_everything_promises_everything() -> None:
+    held = backend_of(SecurityOptions=["name=seccomp,profile=default"], **ALL).capabilities()
+    assert (held.network, held.memory, held.pids, held.cpus, held.disk) == (True,) * 5
+    assert not [note for note in held.notes if "no " in note and "Limit" in note]
+
+
+def test_a_rootless_engine_without_delegation_promises_less_and_says_so() -> None:
+    held = backend_of(MemoryLimit=False, PidsLimit=False, CpuCfsQuota=False).capabilities()
+    assert (held.memory, held.pids, held.cpus) == (False,) * 3
+    assert any("MemoryLimit, PidsLimit, CpuCfsQuota" in note for note in held.notes)
+    assert any("no system call filter" in note for note in held.notes)
+
+
+def test_a_kernel_without_swap_accounting_is_told_of() -> None:
+    held = backend_of(**{**ALL, "SwapLimit": False}).capabilities()
+    assert held.memory
+    assert any("Swap is not accounted" in note for note in held.notes)
+
+
+def test_rootless_engines_and_podman_are_looked_for_after_the_usual_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/7")
+    assert [address.path for address in connection._addresses()] == [
+        "/var/run/docker.sock",
+        "/run/user/7/docker.sock",
+        "/run/user/7/podman/podman.sock",
+        "/run/podman/podman.sock",
+    ]
