@@ -66,10 +66,14 @@ class OnlineLogistic(_Gaussian):
 
 
 class OnlineLinear(_Gaussian):
-    """A number and the spread around it."""
+    """A number and the spread around it.
+
+    The Gaussian is in units of the spread, so that learning goes on at its pace when errors
+    suddenly grow: they may be a change and not noise.
+    """
 
     def __init__(self, mean: Vector, deviation: float, *, spread: float) -> None:
-        super().__init__(mean, deviation)
+        super().__init__(mean, deviation / spread)
         self._squares = 4.0 * spread * spread
         self._count = 4.0
 
@@ -81,7 +85,7 @@ class OnlineLinear(_Gaussian):
         error = value - self.dot(x)
         self._squares += error * error
         self._count += 1.0
-        self.observe(x, error, 1.0 / self.variance)
+        self.observe(x, error, 1.0)
 
     def widen(self, factor: float) -> None:
         super().widen(factor)
