@@ -8,16 +8,18 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
 from sandboxes import SandboxError, SandboxLost, SandboxSpec
+from sandboxes.box import StreamSandbox
 from sandboxes.boxd import frames
 from sandboxes.bundle import boot_bytes
 from sandboxes.engine.backend import DockerBackend
 from sandboxes.engine.connection import Address, Engine
+from sandboxes.ownership import this_process
 from sandboxes.wire import frame
 
 SPEC = SandboxSpec(image="some-image")
@@ -28,9 +30,11 @@ class FakeEngine:
 
     def __init__(self) -> None:
         self.fault = ""
+        self.backend_id = ""
         self.containers: set[str] = set()
         self.attached: asyncio.StreamWriter | None = None
         self.requests: list[str] = []
+        self.on_event: Callable[[str], None] = lambda event: None
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -54,6 +58,7 @@ class FakeEngine:
     ) -> None:
         path = re.sub(r"^/(v[\d.]+/)?", "", target.split("?")[0])
         self.requests.append(f"{method} {path}")
+        self.on_event("before")
         match method, path.split("/"):
             case _, ["version"] | ["info"]:
                 reply(writer, 200, {"ApiVersion": "1.41", "CgroupVersion": "2"})
@@ -61,8 +66,10 @@ class FakeEngine:
                 reply(writer, 200, {"Config": {"WorkingDir": ""}})
             case _, ["containers", "create"]:
                 await self.create(target, writer)
+            case "GET", ["containers", "json"] if self.fault == "lists nothing":
+                reply(writer, 500, {"message": "the database is locked"})
             case "GET", ["containers", "json"]:
-                reply(writer, 200, [])
+                reply(writer, 200, [self.listed(name) for name in self.containers])
             case _, ["containers", _, "attach"]:
                 await self.attach(reader, writer)
             case _, ["containers", _, "start"]:
@@ -70,12 +77,19 @@ class FakeEngine:
                     reply(writer, 500, {"message": "cannot start: no such thing"})
                 else:
                     reply(writer, 204)
+            case "DELETE", ["containers", _] if self.fault == "removes nothing":
+                reply(writer, 500, {"message": "device or resource busy"})
             case "DELETE", ["containers", name]:
                 self.containers.discard(name)
                 reply(writer, 204)
             case _:
                 reply(writer, 404, {"message": f"unexpected {method} {path}"})
+        self.on_event("after")
         await writer.drain()
+
+    def listed(self, name: str) -> dict[str, object]:
+        labels = {"agentrl.backend": self.backend_id, "agentrl.owner": str(this_process())}
+        return {"Id": name, "Names": [f"/{name}"], "Labels": labels, "Created": 0, "State": "x"}
 
     async def create(self, target: str, writer: asyncio.StreamWriter) -> None:
         if self.fault == "create refused":
@@ -143,6 +157,7 @@ async def backend(engine: FakeEngine, tmp_path: Path) -> AsyncIterator[DockerBac
     connection = await asyncio.to_thread(Engine, address)
     backend = DockerBackend(run_id="test", engine=connection)
     backend.start_timeout_s = 2
+    engine.backend_id = backend.backend_id
     yield backend
     await backend.close()
 
@@ -209,3 +224,61 @@ async def test_a_creation_that_succeeds_after_it_was_cancelled_is_undone(
     assert creation.cancelled()
     assert engine.containers == set()
     assert any(request.startswith("DELETE") for request in engine.requests)
+
+
+async def test_a_creation_cancelled_at_any_request_leaves_nothing(
+    engine: FakeEngine, backend: DockerBackend
+) -> None:
+    async with await backend.create(SPEC):  # the image is known and the reaper runs
+        pass
+    for number in range(12):
+        result = await created_but_cancelled(engine, backend, after_events=number)
+        if isinstance(result, BaseException):
+            assert isinstance(result, asyncio.CancelledError), result
+        else:
+            await result.close()
+        async with asyncio.timeout(20):
+            while engine.containers or backend.boxes:  # noqa: ASYNC110  # no event there
+                await asyncio.sleep(0.01)
+    assert not isinstance(result, BaseException), "the last ones are cancelled too late to notice"
+
+
+async def created_but_cancelled(
+    engine: FakeEngine, backend: DockerBackend, *, after_events: int
+) -> StreamSandbox | BaseException:
+    """Cancelled again at each event that follows, as somebody who is in a hurry does."""
+    creation = asyncio.create_task(backend.create(SPEC))
+    events = iter(range(after_events))
+
+    def cancel(event: str) -> None:
+        if next(events, None) is None:
+            creation.cancel()
+
+    engine.on_event = cancel
+    (result,) = await asyncio.wait_for(asyncio.gather(creation, return_exceptions=True), 20)
+    engine.on_event = lambda event: None
+    return result
+
+
+async def test_a_box_that_cannot_be_removed_is_an_error_and_swept_up_later(
+    engine: FakeEngine, backend: DockerBackend
+) -> None:
+    box = await backend.create(SPEC)
+    engine.fault = "removes nothing"
+    with pytest.raises(SandboxError, match="resource busy"):
+        await asyncio.wait_for(box.close(), 20)
+    assert backend.boxes == {}
+    assert await backend.reap() == []
+    engine.fault = ""
+    assert await backend.reap() == [box.sandbox_id]
+    assert engine.containers == set()
+
+
+async def test_a_sweep_that_the_engine_refuses_is_a_typed_error(
+    engine: FakeEngine, backend: DockerBackend
+) -> None:
+    engine.fault = "lists nothing"
+    with pytest.raises(SandboxError, match="the database is locked"):
+        await backend.reap()
+    async with await backend.create(SPEC) as box:  # whose reaper meets the same
+        assert await box.alive()
