@@ -129,7 +129,7 @@ class Scheduler:
         assert event.t >= self._last_t, f"time {event.t} after {self._last_t}"
         self._last_seq, self._last_t = event.seq, event.t
         decisions = self._update(event)
-        if isinstance(event, _PLANNED_AFTER):
+        if isinstance(event, _PLANNED_AFTER) or self._is_stranded(event):
             decisions += self._plan(event.t)
         if isinstance(event, _STEPS_AFTER):
             decisions += self._start_steps(event.t)
@@ -237,6 +237,16 @@ class Scheduler:
         )
 
     # ------------------------------------------------------------------------- roles and steps
+
+    def _is_stranded(self, event: Event) -> bool:
+        """A turn became ready that nobody serves or is on the way to serve."""
+        if not isinstance(event, TurnReady):
+            return False
+        trajectory = self._trajectories.get((event.job, event.trajectory_id))
+        if trajectory is None:
+            return False
+        role = trajectory.submitted.role
+        return not (self._fleet.serving(role, event.job) or self._shifts.is_coming(event.job, role))
 
     def _plan(self, t: float) -> list[Decision]:
         trainings = self._steps.views(self._jobs.counters())

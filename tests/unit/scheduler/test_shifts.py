@@ -318,3 +318,15 @@ def test_view_counts_demand_by_role(run: Driver, policy: Scripted) -> None:
     assert view.demand("main", Role.GENRM).waiting_tokens == 100
     assert view.demand("main", Role.TRAINING).total == 0
     assert [m.worker.worker_id for m in view.serving("main", Role.ROLLOUT)] == ["w0", "w1"]
+
+
+def test_turn_that_nobody_can_serve_asks_for_a_plan_at_once(run: Driver, policy: Scripted) -> None:
+    asked = len(policy.views)
+    run.submit("a")
+    run.ready("a")
+    assert len(policy.views) == asked, "a turn that has its worker is no reason to plan"
+    policy.plans = [ShiftPlan(moves={"w1": duty("w1", Role.GENRM)})]
+    assert len(of_kind(judge(run, "j0"), Shift)) == 1
+    asked = len(policy.views)
+    judge(run, "j1")
+    assert len(policy.views) == asked, "somebody is on the way already"
