@@ -19,7 +19,10 @@ from importlib.util import MAGIC_NUMBER
 PYTHON = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 """Our own interpreter, behind any virtual environment: for boxes on this machine."""
 
-_MODULES = ("frames", "capture", "supervisor", "supervision", "files", "loop", "command", "main")
+_MODULES = (
+    *("frames", "capture", "supervisor", "supervision", "files", "loop", "command", "direct"),
+    "main",
+)
 """boxd, in the order of their imports of each other."""
 _ZYGOTE_MODULES = (*_MODULES, "namespaces", "zygote")
 

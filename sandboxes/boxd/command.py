@@ -54,15 +54,32 @@ class Command:
     def attach(self, supervisor: Supervisor) -> None:
         """To a supervisor that has the command."""
         self.supervisor, fds = supervisor, supervisor.fds
-        self.is_supervised = True
-        self.captures = {fds[1]: self.out, fds[2]: self.err}
-        for fd in self.captures:
-            self.loop.watch(fd, select.POLLIN, self.read_output)
+        self.has_started(fds)
         self.loop.watch(fds[STATUS_FD], select.POLLIN, self.read_status)
         self.stdin_fd = fds.get(0, -1)
         self.turn_fd = fds.get(TURN_FD, -1)
         if self.turn_fd >= 0:
             self.loop.watch(self.turn_fd, select.POLLIN, self.read_turn)
+
+    def has_started(self, fds: "dict[int, int]") -> None:
+        """What it prints comes from `fds[1]` and `fds[2]`."""
+        self.is_supervised = True
+        self.captures = {fds[1]: self.out, fds[2]: self.err}
+        for fd in self.captures:
+            self.loop.watch(fd, select.POLLIN, self.read_output)
+
+    def is_over(self) -> None:
+        """Nobody is there any more who could kill what it may have left."""
+        self.is_supervised = False
+        self.deadline = time.monotonic() + GRACE_S
+        self.read_what_there_is()
+        self.on_change(self)
+
+    def read_what_there_is(self) -> None:
+        """Now, however long the loop's turn takes; others may go on writing."""
+        for fd in list(self.captures) * (PIPE_BYTES // CHUNK_BYTES):
+            if fd in self.captures:
+                self.read_output(fd)
 
     @property
     def has_ended(self) -> bool:
@@ -141,9 +158,7 @@ class Command:
             self.loop.close(fd)
             self.turn_fd = -1
             return
-        for pipe in list(self.captures) * (PIPE_BYTES // CHUNK_BYTES):
-            if pipe in self.captures:  # what it holds belongs to this turn
-                self.read_output(pipe)
+        self.read_what_there_is()  # it belongs to this turn
         rc = code.strip()
         status = (int(rc) & 0xFF if rc.isdigit() else 0xFF) << 8
         self.loop.send(TURN, self.id, self.report(0, status.to_bytes(4, "big") + bytes(16)))

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 
 from sandboxes.boxd.command import Command
+from sandboxes.boxd.direct import DirectRun
 from sandboxes.boxd.files import Incoming, outgoing
 from sandboxes.boxd.frames import (
     CHUNK,
@@ -35,6 +36,7 @@ from sandboxes.boxd.supervisor import (
     KILL_SIGNAL,
     PR_SET_CHILD_SUBREAPER,
     PR_SET_DUMPABLE,
+    children,
     kill_children,
     prctl,
     prepare_supervisors,
@@ -42,6 +44,7 @@ from sandboxes.boxd.supervisor import (
 
 TREE_KILL_S = 0.3
 BROADCAST_KILL_S = 0.5
+SWEEP_MS = 2
 NEVER = float("inf")
 MAX_IDLE = 8
 MAX_DRAINS = 32
@@ -63,6 +66,8 @@ class Boxd:
         self.drains: dict[int, int] = {}
         self.idle: list[Supervisor] = []
         self.null = posix.open(b"/dev/null", posix.O_RDWR | posix.O_CLOEXEC)
+        self.direct = DirectRun(self.loop, self.null)
+        self.has_children = False
 
     def run(self) -> None:
         self.loop.send(READY, 0, VERSION.to_bytes(4, "big"))
@@ -70,12 +75,15 @@ class Boxd:
             self.loop.flush()
             self.loop.turn(self.wait_ms())
             self.reap_orphans()
+            self.sweep()
             self.check_deadlines()
             self.pump_downloads()
 
     def wait_ms(self) -> int:
         if self.downloads and self.loop.has_room():
             return 0
+        if self.direct.is_being_killed:
+            return SWEEP_MS
         soonest = min((command.deadline for command in self.commands.values()), default=NEVER)
         return -1 if soonest == NEVER else max(0, int((soonest - time.monotonic()) * 1000) + 1)
 
@@ -140,12 +148,19 @@ class Boxd:
         command = Command(self.loop, command_id, cap, timeout_s or NEVER, self.on_change)
         self.reap_orphans()  # the dead count as processes
         try:
-            supervisor = self.hand_over(flags, payload[9:])
+            if self.can_run_directly(flags):
+                self.direct.start(command, payload[9:])
+                self.has_children = True
+            else:
+                command.attach(self.hand_over(flags, payload[9:]))
         except OSError as e:
             self.fail(command_id, e)
             return
         self.commands[command_id] = command
-        command.attach(supervisor)
+
+    def can_run_directly(self, flags: int) -> bool:
+        is_free = self.direct.is_possible and self.direct.command is None
+        return is_free and not flags and not self.strangers()
 
     def hand_over(self, flags: int, request: bytes) -> Supervisor:
         """To an idle supervisor, or a new one; odd commands get one for themselves."""
@@ -195,6 +210,8 @@ class Boxd:
         is_oom = any(command.end[:4]) and not command.timed_out and self.saw_oom_kill()
         flags = TIMED_OUT * command.timed_out | OOM * is_oom
         self.loop.send(RESULT, command.id, command.report(flags, command.end))
+        command.out.clear()  # it may be remembered for as long as anything is left of it
+        command.err.clear()
 
     def drain(self, fd: int) -> None:
         """A child left in the background still holds this pipe: read on, keep nothing."""
@@ -221,14 +238,36 @@ class Boxd:
         """We are the box's init, or the reaper of what its commands leave behind."""
         while True:
             try:
-                pid, _ = posix.waitpid(-1, posix.WNOHANG)
+                pid, status, usage = posix.wait4(-1, posix.WNOHANG)
             except ChildProcessError:
+                self.has_children = False
                 return
             if pid == 0:
+                self.has_children = True
                 return
+            if pid == self.direct.leader:
+                cpu_s = usage.ru_utime + usage.ru_stime
+                self.direct.leader_ended(status, cpu_s, usage.ru_maxrss)
             for supervisor in [c.supervisor for c in self.commands.values()] + self.idle:
                 if supervisor.pid == pid:
                     supervisor.pid = 0
+
+    def strangers(self) -> "list[int]":
+        """Our children that are no supervisors: a command that runs directly, or what it left."""
+        if not self.has_children:
+            return []
+        supervisors = {c.supervisor.pid for c in self.commands.values()}
+        supervisors.update(supervisor.pid for supervisor in self.idle)
+        return [pid for pid in children() if pid not in supervisors]
+
+    def sweep(self) -> None:
+        """Go on killing a direct command until nothing is left of it."""
+        if self.direct.is_being_killed:
+            left = self.strangers()
+            for pid in left:
+                posix.kill(pid, _signal.SIGKILL)
+            if not left and not self.direct.leader:
+                self.direct.over()
 
     def check_deadlines(self) -> None:
         now = time.monotonic()
@@ -245,7 +284,14 @@ class Boxd:
         if not command.is_supervised:
             return
         command.kill_rounds += 1
-        if command.kill_rounds == 1 and command.supervisor.pid:
+        if command.kill_rounds == 1 and command is self.direct.command:
+            others = [c for c in self.commands.values() if c is not command and c.is_supervised]
+            if others:
+                self.sweep()
+            else:
+                self.kill_all(command)
+            command.deadline = time.monotonic() + TREE_KILL_S
+        elif command.kill_rounds == 1 and command.supervisor.pid:
             posix.kill(command.supervisor.pid, KILL_SIGNAL)
             command.deadline = time.monotonic() + TREE_KILL_S
         else:

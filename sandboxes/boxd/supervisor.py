@@ -80,7 +80,7 @@ def supervise(fds: "dict[int, int]", request: "bytes | None") -> None:
                 posix.set_blocking(fd, True)
             leader = 0
             try:
-                leader = spawn(*command_of(todo))
+                leader = spawn(*command_of(todo), {})
             except OSError as e:
                 code = (e.errno or errno.EINVAL).to_bytes(4, "big")
                 posix.write(STATUS_FD, NOT_STARTED + CLEAN + code)
@@ -90,6 +90,9 @@ def supervise(fds: "dict[int, int]", request: "bytes | None") -> None:
                     close_all(COMMAND_FDS & fds.keys())
                 is_last = not reap_until(leader) or is_last
             if is_last:
+                posix.closerange(0, STATUS_FD)
+                while has_children():  # so that what it left behind is still ours to kill
+                    posix.wait4(-1, 0)
                 return
     except KillTree:
         if is_reaper:
@@ -137,19 +140,24 @@ def prefer_for_oom_killer() -> None:
     prctl(PR_SET_DUMPABLE, 0)
 
 
-def spawn(argv: "list[bytes]", env: "dict[bytes, bytes]", cwd: bytes) -> int:
-    """Start the leader in its own process group, found along its own PATH."""
+def spawn(argv: "list[bytes]", env: "dict[bytes, bytes]", cwd: bytes, fds: "dict[int, int]") -> int:
+    """Start the leader in its own process group, found along its own PATH, with these as its
+    descriptors; without any, it gets ours."""
+    redirections = [(posix.POSIX_SPAWN_DUP2, source, target) for target, source in fds.items()]
     posix.chdir(cwd or b".")
     name = argv[0]
     folders = [b""] if b"/" in name else env.get(b"PATH", b"/usr/bin:/bin").split(b":")
     failure = OSError(errno.ENOENT, "not found")
     for folder in folders:
         path = folder + b"/" + name if folder else name
+        if folder and not posix.access(path, posix.F_OK):
+            continue  # to find that out by a fork costs a tenth of a call
         try:
             return posix.posix_spawn(
                 path,
                 argv,
                 env,
+                file_actions=redirections,
                 setpgroup=0,
                 setsigmask=(),
                 setsigdef=(_signal.SIGINT, _signal.SIGPIPE, _signal.SIGXFSZ),
@@ -169,7 +177,8 @@ def reap_until(leader: int) -> bool:
         pid, status, usage = posix.wait4(-1, 0)
     is_clean = not has_children()
     cpu_s = usage.ru_utime + usage.ru_stime
-    report_end(CLEAN if is_clean else NOT_CLEAN, status, cpu_s, usage.ru_maxrss)
+    clean = CLEAN if is_clean else NOT_CLEAN
+    posix.write(STATUS_FD, end_record(clean, status, cpu_s, usage.ru_maxrss))
     return is_clean
 
 
@@ -183,24 +192,27 @@ def has_children() -> bool:
     return True
 
 
-def report_end(clean: bytes, status: int, cpu_s: float, peak_kib: int) -> None:
+def end_record(clean: bytes, status: int, cpu_s: float, peak_kib: int) -> bytes:
     numbers = int(cpu_s * 1e6).to_bytes(8, "big") + (peak_kib * 1024).to_bytes(8, "big")
-    posix.write(STATUS_FD, EXITED + clean + status.to_bytes(4, "big") + numbers)
+    return EXITED + clean + status.to_bytes(4, "big") + numbers
+
+
+def children() -> "list[int]":
+    fd = posix.open(b"/proc/self/task/%d/children" % posix.getpid(), posix.O_RDONLY)
+    pids = posix.read(fd, 1 << 16).split()
+    posix.close(fd)
+    return [int(pid) for pid in pids]
 
 
 def kill_children(leader: int) -> None:
     """Kill until nobody is left. Who loses its parent becomes our child, so none is missed."""
-    children = b"/proc/self/task/%d/children" % posix.getpid()
     while True:
-        fd = posix.open(children, posix.O_RDONLY)
-        pids = posix.read(fd, 1 << 16).split()
-        posix.close(fd)
-        for pid in pids:
-            posix.kill(int(pid), _signal.SIGKILL)
+        for pid in children():
+            posix.kill(pid, _signal.SIGKILL)
         try:
             dead, status, usage = posix.wait4(-1, 0)
         except ChildProcessError:
             return
         if dead == leader:
             cpu_s = usage.ru_utime + usage.ru_stime
-            report_end(NOT_CLEAN, status, cpu_s, usage.ru_maxrss)
+            posix.write(STATUS_FD, end_record(NOT_CLEAN, status, cpu_s, usage.ru_maxrss))

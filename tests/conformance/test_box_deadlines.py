@@ -53,6 +53,27 @@ async def test_siblings_are_unharmed(box: Sandbox, sleepers: Sleepers) -> None:
     assert (await sibling).out == b"unharmed\n"
 
 
+@pytest.mark.slow
+async def test_what_a_sibling_left_is_unharmed(box: Sandbox, sleepers: Sleepers) -> None:
+    """The other way round: the one that is killed was there first."""
+    late = asyncio.create_task(box.exec(f"setsid {sleepers.command} & sleep 9", timeout_s=1.5))
+    await until(lambda: sleepers.count() == 1)
+    await box.exec("sleep 30 > /dev/null 2>&1 & echo $! > pid")
+    sibling = asyncio.create_task(box.exec("sleep 2; echo unharmed"))
+    assert (await late).timed_out
+    assert sleepers.count() == 0
+    assert (await box.exec("kill -0 $(cat pid)")).ok  # what a command left in the background
+    assert (await sibling).out == b"unharmed\n"
+    assert (await box.exec("kill -9 $(cat pid)")).ok
+    for _ in range(3):  # what is left of a command does not stand in the way of others
+        assert (await box.exec("setsid sleep 5 & exit 3")).rc == 3
+
+
+async def test_a_leader_may_close_its_output_and_go_on(box: Sandbox) -> None:
+    result = await box.exec("exec > /dev/null 2>&1; sleep 0.3; exit 7")
+    assert result.rc == 7
+
+
 async def test_a_quick_death_by_signal_is_no_time_out(box: Sandbox) -> None:
     result = await box.exec("kill -TERM $$", timeout_s=10)
     assert (result.rc, result.timed_out) == (143, False)
@@ -112,7 +133,9 @@ async def test_kills_that_follow_at_once_are_not_lost(box: Sandbox, sleepers: Sl
 async def test_a_command_that_kills_its_supervisor_gains_nothing(
     box: Sandbox, sleepers: Sleepers, backend: SandboxBackend
 ) -> None:
-    result = await box.exec(f"setsid {sleepers.command} & kill -9 $PPID; {sleepers.command}")
+    """Or its parent is boxd, which it cannot kill."""
+    command = f"setsid {sleepers.command} & kill -9 $PPID; {sleepers.command}"
+    result = await box.exec(command, timeout_s=2)
     assert not result.ok
     if backend.name != "subprocess":
         assert sleepers.count() == 0

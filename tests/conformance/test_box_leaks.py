@@ -154,10 +154,21 @@ async def test_a_box_that_dies_is_lost_with_its_name(
 
 
 def daemon_of(pid: int) -> int:
-    """The boxd above a process of a box, seen from outside: its supervisor's parent."""
-    for _ in range(3):  # from sleep to shell to supervisor to boxd
-        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    return pid
+    """The boxd above a process of a box, seen from outside: the init of the box's processes.
+
+    Where a box has none, it is above the sleep's shell and its supervisor.
+    """
+    line = []
+    while pid > 1:
+        pid = int(status_of(pid)["PPid"])
+        line.append(pid)
+    inits = [pid for pid in line if status_of(pid)["NSpid"].split()[1:][-1:] == ["1"]]
+    return inits[0] if inits else line[2]
+
+
+def status_of(pid: int) -> dict[str, str]:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
 
 
 @pytest.mark.slow
