@@ -226,14 +226,18 @@ class StreamSandbox:
 
     async def _put(self, files: Sequence[BoxFile]) -> None:
         with self._call(TRANSFER_TIMEOUT_S, "the time for an upload") as call:
+            waiting = bytearray()
             for file in files:
                 for data in wire.file_frames(
                     call.id, file.path, file.data, executable=file.executable
                 ):
-                    await call.stream(data)
+                    waiting += data
+                    if len(waiting) >= frames.CHUNK_BYTES:
+                        await call.stream(bytes(waiting))
+                        waiting.clear()
                 if call.last is not None:
                     break
-            call.send(frames.END)
+            await call.stream(bytes(waiting) + wire.frame(frames.END, call.id))
             kind, payload = await call.end()
         if kind == frames.ERROR:
             _raise_file_error(", ".join(file.path for file in files[:3]), *wire.error(payload))

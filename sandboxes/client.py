@@ -68,6 +68,8 @@ class Call:
             self._client.raise_if_lost()
 
     async def _in_time(self, event: asyncio.Event) -> None:
+        if event.is_set():
+            return
         try:
             async with asyncio.timeout_at(self._deadline):
                 await event.wait()
