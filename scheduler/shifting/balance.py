@@ -1,38 +1,66 @@
 """How many workers should train when serving and training overlap.
 
-In the long run a batch takes as long as the slower of the two stages. What a batch costs to serve is
-measured, in fully loaded worker seconds, so that a stage that waits for the other does not look
-busy; what it costs to train comes from the cost model.
+In the long run a batch takes as long as the slower of the two stages. What a batch costs to train
+comes from the cost model. What it costs to serve is measured, in fully loaded worker seconds, over
+the groups that were admitted in the last few versions, since lengths drift; and how much of a serving
+worker's time is of such use is measured while trainers wait for serving, tails and all.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from dataclasses import dataclass
+
 from scheduler.shifting.selection import ShiftWorld
 from scheduler.views import TrainingView
 
-_SERVED_AT = 0.9
-"""Share of serving workers' time that is of use: the rest is tails and shifts."""
-_SLOWER = 0.03
+_REMEMBERED_VERSIONS = 3
+_GUESSED_USE = 0.9
+_GUESS_WEIGHT_S = 200.0
+"""Worker seconds that the guess of a serving worker's use counts for."""
+_SLOWER = 0.2
 """A change of the number of trainers must make the period shorter by this share."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """Where things stood at a version."""
+
+    work_s: float
+    """Serving done and still to be done, of all groups admitted so far."""
+    groups: int
 
 
 class Balance:
     def __init__(self, world: ShiftWorld) -> None:
         self._world = world
         self._last_t: float | None = None
+        self._version = -1
         self._served_s = 0.0
-        """Worker seconds of serving so far."""
-        self._per_group_s = 0.0
+        self._now = _Mark(0.0, 0)
+        self._marks: deque[_Mark] = deque(maxlen=_REMEMBERED_VERSIONS)
+        self._useful_s = _GUESSED_USE * _GUESS_WEIGHT_S
+        self._present_s = _GUESS_WEIGHT_S
         self._tokens = 0
         self._chosen = 0
 
-    def watch(self, t: float, training: TrainingView, worth: float, left_s: float) -> None:
-        """`worth`: fully loaded workers that serve now; `left_s`: what open groups still need."""
-        if self._last_t is not None:
-            self._served_s += worth * (t - self._last_t)
+    def watch(
+        self, t: float, training: TrainingView, *, worth: float, serving: int, left_s: float
+    ) -> None:
+        """`worth`: of the `serving` workers, in fully loaded ones; `left_s`: worker seconds that
+        open groups still need."""
+        elapsed_s = 0.0 if self._last_t is None else t - self._last_t
         self._last_t = t
-        num_groups = training.accepted_groups + training.running_groups
-        self._per_group_s = (self._served_s + left_s) / max(1, num_groups)
+        self._served_s += worth * elapsed_s
+        is_awaited = not training.is_running and training.batch_tokens is None
+        if is_awaited and training.version:
+            self._useful_s += worth * elapsed_s
+            self._present_s += serving * elapsed_s
+        groups = training.accepted_groups + training.running_groups
+        self._now = _Mark(self._served_s + left_s, groups)
+        if training.version > self._version:
+            self._version = training.version
+            self._marks.append(self._now if self._version else _Mark(0.0, 0))
         self._tokens = training.batch_tokens or training.last_step_tokens or self._tokens
 
     def trainers(self, total: int) -> int:
@@ -44,14 +72,20 @@ class Balance:
             return self._chosen
         best = min(sizes, key=lambda size: self._period_s(size, total))
         if self._chosen in sizes:
-            better = self._period_s(best, total) < (1 - _SLOWER) * self._period_s(
-                self._chosen, total
-            )
-            best = best if better else self._chosen
+            now_s = self._period_s(self._chosen, total)
+            best = best if self._period_s(best, total) < (1 - _SLOWER) * now_s else self._chosen
         self._chosen = best
         return best
 
     def _period_s(self, trainers: int, total: int) -> float:
-        per_batch = self._per_group_s * self._world.groups_per_step
-        serving_s = per_batch / (_SERVED_AT * (total - trainers))
+        use = self._useful_s / self._present_s
+        serving_s = self._batch_work_s() / (use * (total - trainers))
         return max(serving_s, self._world.training.seconds(self._tokens, trainers))
+
+    def _batch_work_s(self) -> float:
+        """Worker seconds to serve one batch of the groups admitted last."""
+        for mark in self._marks:
+            groups = self._now.groups - mark.groups
+            if groups > 0:
+                return (self._now.work_s - mark.work_s) / groups * self._world.groups_per_step
+        return 0.0

@@ -13,7 +13,7 @@ from __future__ import annotations
 from scheduler.events import Role
 from scheduler.policies import ShiftPlan
 from scheduler.shifting.rates import RoleRate
-from scheduler.shifting.selection import ShiftWorld, idlest
+from scheduler.shifting.selection import ShiftWorld, idlest, recruits
 from scheduler.views import ShiftView, TrajectoryView, WorkerView
 
 
@@ -57,8 +57,7 @@ class ItlPlanner:
         trainers = view.serving(world.job, Role.TRAINING)
         if training.batch_tokens is not None:
             missing = self._num_trainers - len(trainers)
-            donors = [*idlest(view, world.job, Role.ROLLOUT), *idlest(view, world.job, Role.GENRM)]
-            return world.plan(donors[: max(0, missing)], Role.TRAINING)
+            return world.plan(recruits(view, world)[: max(0, missing)], Role.TRAINING)
         if self._num_trainers and view.demand(world.job, Role.ROLLOUT).waiting:
             return world.plan(trainers, Role.ROLLOUT)
         return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from scheduler.events import Role
 from scheduler.policies import ShiftPlan
-from scheduler.shifting.selection import ShiftWorld, idlest
+from scheduler.shifting.selection import ShiftWorld, idlest, recruits
 from scheduler.views import ShiftView, TrajectoryView, WorkerView
 
 
@@ -50,11 +50,7 @@ class KvRule:
         if training is None or training.batch_tokens is None:
             return None
         missing = self._home_trainers - len(view.serving(world.job, Role.TRAINING))
-        donors = [
-            *idlest(view, world.job, Role.ROLLOUT),
-            *idlest(view, world.job, Role.GENRM),
-        ]
-        return world.plan(donors[: max(0, missing)], Role.TRAINING)
+        return world.plan(recruits(view, world)[: max(0, missing)], Role.TRAINING)
 
     def _lend_trainers(self, view: ShiftView) -> ShiftPlan | None:
         world = self._world

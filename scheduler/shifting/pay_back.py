@@ -28,7 +28,7 @@ from scheduler.policies import ShiftPlan
 from scheduler.shifting.balance import Balance
 from scheduler.shifting.outlook import MeanLength, Outlook
 from scheduler.shifting.rates import RoleRate
-from scheduler.shifting.selection import ShiftWorld, idlest
+from scheduler.shifting.selection import ShiftWorld, idlest, recruits
 from scheduler.views import Member, ShiftView, TrainingView, TrajectoryView, WorkerView
 
 _UNKNOWN_TOKENS = 1000.0
@@ -100,7 +100,11 @@ class PayBack:
             return rescue
         state = self._state(view, training)
         self._balance.watch(
-            view.t, training, self._serving_worth(view, state), self._left_s(view, state)
+            view.t,
+            training,
+            worth=self._serving_worth(view, state),
+            serving=self._num(view, Role.ROLLOUT) + self._num(view, Role.GENRM),
+            left_s=self._left_s(view, state),
         )
         is_urgent = training.batch_tokens is not None
         if view.t - self._acted_t < self._settings.cooldown_s and not is_urgent:
@@ -140,8 +144,7 @@ class PayBack:
         batch = self._batch(training, state)
         if batch is None:
             return None
-        donors = [*self._idlest(view, Role.GENRM), *self._idlest(view, Role.ROLLOUT)]
-        donors.sort(key=lambda member: member.worker.running_tokens)
+        donors = recruits(view, self._world, immunity_s=self._settings.immunity_s)
         if self._world.max_staleness:
             missing = self._balance.trainers(len(view.members) + len(view.open_shifts)) - present
             return self._world.plan(donors[: max(0, missing)], Role.TRAINING)
@@ -204,9 +207,7 @@ class PayBack:
         job = self._world.job
         trainers = list(self._idlest(view, Role.TRAINING))
         if self._world.max_staleness and training.version:
-            total = len(view.members) + len(view.open_shifts)
-            surplus = len(trainers) - self._balance.trainers(total)
-            return self._world.plan(trainers[: max(0, surplus)], Role.ROLLOUT)
+            return self._surplus(view, state, trainers)
         out_s = self._shift_s(Role.TRAINING, Role.ROLLOUT)
         in_s = self._shift_s(Role.ROLLOUT, Role.TRAINING)
         life_s = min(state.batch_s, 4 * self._settings.horizon_s)
@@ -227,6 +228,20 @@ class PayBack:
             if gain > best_gain + self._settings.margin * number:
                 best, best_gain = number, gain
         return self._world.plan(trainers[:best], Role.ROLLOUT)
+
+    def _surplus(self, view: ShiftView, state: _State, trainers: list[Member]) -> ShiftPlan | None:
+        """More trainers than the balance asks for, where serving could use them."""
+        number = len(trainers) - self._balance.trainers(len(view.members) + len(view.open_shifts))
+        if number <= 0 or state.batch_s <= 0:
+            return None
+        serving = self._num(view, Role.ROLLOUT)
+        more = state.rollout.worth(state.rollouts, serving + number) - state.rollout.worth(
+            state.rollouts, serving
+        )
+        is_useful = more * self._settings.horizon_s > number * self._shift_s(
+            Role.TRAINING, Role.ROLLOUT
+        )
+        return self._world.plan(trainers[:number], Role.ROLLOUT) if is_useful else None
 
     # -------------------------------------------------------------------------------- serving
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from scheduler.events import Role
 from scheduler.policies import ShiftPlan
-from scheduler.shifting.selection import ShiftWorld, idlest
+from scheduler.shifting.selection import ShiftWorld, recruits
 from scheduler.views import ShiftView, TrajectoryView, WorkerView
 
 _SHORTEST_S = 5.0
@@ -47,7 +47,7 @@ class SeedingController:
             return world.plan(trainers, Role.ROLLOUT) if has_work else None
         missing = self._num_trainers - len(trainers)
         if missing > 0:
-            return world.plan(idlest(view, world.job, Role.ROLLOUT)[:missing], Role.TRAINING)
+            return world.plan(recruits(view, world)[:missing], Role.TRAINING)
         self._back_t = self._back_t or view.t
         return None
 

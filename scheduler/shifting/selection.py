@@ -28,6 +28,8 @@ class ShiftWorld:
     training: TrainCost
     training_sizes: tuple[int, ...] = ()
     """Numbers of workers that can train together; empty: any."""
+    may_train: frozenset[str] = frozenset()
+    """Workers that can be asked to train, such as those that nobody takes away; empty: all."""
     shift_s: Mapping[tuple[Role, Role], float] = field(default_factory=dict)
     """Expected seconds out of service, from one role to another."""
     longest_context_tokens: int = 0
@@ -55,6 +57,17 @@ class ShiftWorld:
         """All of these to one role; None when there is nothing to move or no room for its model."""
         moves = {m.worker.worker_id: self.duty(m, role) for m in members if m.duty.role is not role}
         return ShiftPlan(moves=moves) if moves and self.fits(role) else None
+
+
+def recruits(view: ShiftView, world: ShiftWorld, *, immunity_s: float = 0.0) -> list[Member]:
+    """Serving workers that may train, those with the least to requeue first."""
+    serving = [
+        member
+        for role in (Role.GENRM, Role.ROLLOUT)
+        for member in idlest(view, world.job, role, immunity_s=immunity_s)
+        if not world.may_train or member.worker.worker_id in world.may_train
+    ]
+    return sorted(serving, key=lambda member: member.worker.running_tokens)
 
 
 def idlest(view: ShiftView, job: str, role: Role, *, immunity_s: float = 0.0) -> Sequence[Member]:

@@ -71,7 +71,8 @@ class ElasticSettings:
     times: StageTimes = field(default_factory=StageTimes)
     tick_s: float = 1.0
     reserved: int = 0
-    """Workers that the fault model never takes, first in the list: those that train first."""
+    """Workers that the fault model never takes, and, where there are such, the only ones that may
+    train; those that train at the start come first."""
 
     def training(self) -> TrainCost:
         return TrainCost(per_token=self.train_token_us * 1e-6, fixed_s=self.train_fixed_s)
@@ -170,6 +171,7 @@ class ElasticRun:
             max_staleness=self.max_staleness,
             training=settings.training(),
             training_sizes=settings.training_sizes,
+            may_train=frozenset(f"w{i}" for i in range(settings.reserved)),
             shift_s={
                 (source, target): settings.times.total_s(source, target)
                 for source in Role

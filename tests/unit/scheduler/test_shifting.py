@@ -232,6 +232,12 @@ def test_batch_that_waits_gets_everybody_who_has_nothing_to_do() -> None:
     assert set(roles.values()) == {Role.TRAINING}
 
 
+def test_only_workers_that_may_train_are_asked_to() -> None:
+    world = replace(WORLD, may_train=frozenset({"rollout3", "rollout5"}))
+    roles = moved(pay_back(world).plan(view(*members(Role.ROLLOUT, 8), batch_tokens=4_000_000)))
+    assert set(roles) == {"rollout3", "rollout5"}
+
+
 def test_short_step_is_left_to_those_who_are_there() -> None:
     workers = [*members(Role.TRAINING, 4), *members(Role.ROLLOUT, 4)]
     assert moved(pay_back().plan(view(*workers, batch_tokens=100_000))) == {}
@@ -287,12 +293,24 @@ def test_turn_ends_where_it_runs_when_that_is_sooner_than_its_context_elsewhere(
 def test_overlapping_stages_are_balanced() -> None:
     world = replace(WORLD, max_staleness=1)
     balance = Balance(world)
-    training = replace(TRAINING, accepted_groups=0, running_groups=10, batch_tokens=3_000_000)
-    balance.watch(0.0, training, 8.0, 0.0)
-    balance.watch(40.0, training, 8.0, 0.0)
-    assert balance.trainers(8) == 4
-    balance.watch(400.0, training, 8.0, 0.0)
-    assert balance.trainers(8) == 1
+    training = replace(
+        TRAINING, version=0, accepted_groups=0, running_groups=10, batch_tokens=3_000_000
+    )
+    for t, trainers in ((0.0, 4), (40.0, 4), (400.0, 1)):
+        balance.watch(t, training, worth=8.0, serving=8, left_s=0.0)
+        assert balance.trainers(8) == trainers
+
+
+def test_balance_learns_that_serving_workers_are_half_idle() -> None:
+    chosen = []
+    for worth in (8.0, 2.0):
+        balance = Balance(replace(WORLD, max_staleness=1))
+        waiting = replace(TRAINING, last_step_tokens=3_000_000)
+        balance.watch(0.0, replace(waiting, version=0), worth=0.0, serving=8, left_s=0.0)
+        for t in range(1, 300):
+            balance.watch(float(t), waiting, worth=worth, serving=8, left_s=900.0 - worth * t)
+        chosen.append(balance.trainers(8))
+    assert chosen[0] > chosen[1]
 
 
 # --------------------------------------------------------------------------------------- wiring

@@ -1,0 +1,138 @@
+"""Elastic fleets in simulation: closed forms, the sweep of static layouts, and files about them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scheduler.costs import TrainCost
+from scheduler.events import Role
+from scheduler.sim.elastic import ElasticSettings, ModelSettings, layout_name
+from scheduler.sim.judging import JudgeModel
+from scheduler.sim.report import rows_of
+from scheduler.sim.run import Choice, compare, simulate, workload_of
+from scheduler.sim.settings import SimulationSettings, read_settings
+from scheduler.sim.specs import StageTimes
+from scheduler.sim.workload import AttemptPlan, TurnPlan
+
+MODEL = {"model": "qwen3-8b-tp1", "kv_tokens": 100_000}
+
+
+def small(**changes: Any) -> dict[str, Any]:
+    return {
+        "name": "small",
+        "agents": {"preset": "search", "group_size": 4},
+        "steps": {"num_steps": 2, "groups_per_step": 3},
+        "max_running": 8,
+        "layouts": {"split": {"rollout": 2, "genrm": 1, "training": 1}},
+        "elastic": {
+            "workers": 4,
+            "rollout": MODEL,
+            "genrm": MODEL,
+            "judge": {"tokens": 100, "sigma": 0.3},
+            "train_token_us": 500,
+            "training_sizes": [1, 2],
+        },
+        "policies": {"static": [{}], "pay_back": [{}], "colocated_phases": [{}]},
+        "baseline": "static",
+        "seeds": 2,
+        "tuning_seeds": 1,
+        **changes,
+    }
+
+
+def settings(**changes: Any) -> SimulationSettings:
+    return read_settings(small(**changes))
+
+
+def test_static_is_tried_in_every_split_and_the_others_on_their_layouts() -> None:
+    assert set(settings().choices("static")) == {
+        "2 rollout 1 genrm 1 training",
+        "1 rollout 2 genrm 1 training",
+        "1 rollout 1 genrm 2 training",
+    }
+    assert settings().choices("pay_back") == ["split"]
+    assert settings().layout("split")[Role.ROLLOUT] == 2
+    assert layout_name({Role.ROLLOUT: 3, Role.TRAINING: 1}) == "3 rollout 1 training"
+
+
+def test_comparison_is_against_the_best_static_split() -> None:
+    comparison = compare(settings(), workload_of(settings()))
+    rows = {row.policy: row for row in rows_of(comparison)}
+    assert rows["static"].vs_baseline.mean == 1.0
+    assert rows["static"].shifts == 0 < rows["pay_back"].shifts
+    static = next(result for result in comparison.results if result.policy == "static")
+    assert static.seconds_by_fleet[static.choice.fleet] == min(static.seconds_by_fleet.values())
+    assert all(0 <= row.bubble <= 1 for row in rows.values())
+
+
+def test_same_seed_same_run() -> None:
+    choice = Choice(fleet="split", variant={})
+    first, second = (
+        simulate(settings(), workload_of(settings()), "pay_back", choice, 3) for _ in range(2)
+    )
+    assert first.step_ends == second.step_ends
+    assert first.num_shifts == second.num_shifts > 0
+
+
+def test_steps_take_what_their_tokens_cost_on_their_workers() -> None:
+    one, two = (
+        simulate(
+            settings(),
+            workload_of(settings()),
+            "static",
+            Choice(fleet=f"1 rollout {3 - n} genrm {n} training", variant={}),
+            0,
+        )
+        for n in (1, 2)
+    )
+    fixed = (
+        2
+        * ElasticSettings(
+            workers=1, rollout=ModelSettings(model="qwen3-8b-tp1"), train_token_us=0.0
+        ).train_fixed_s
+    )
+    assert (one.train_seconds - fixed) == pytest.approx(two.train_seconds - 2 * fixed)
+    assert one.num_judged == two.num_judged == 2 * 3 * 4
+
+
+def test_costs_in_closed_form() -> None:
+    assert TrainCost(per_token=0.01, fixed_s=2.0).seconds(1000, 5) == pytest.approx(4.0)
+    single = ModelSettings(model="qwen3-8b-tp1").shape(1).decode
+    double = ModelSettings(model="qwen3-8b-tp1", replicas=2).shape(2).decode
+    assert double.step_seconds(64, 10_000) == pytest.approx(single.step_seconds(32, 5_000))
+    times = StageTimes()
+    assert times.total_s(Role.ROLLOUT, Role.GENRM) == pytest.approx(5.2)
+    assert times.total_s(Role.TRAINING, Role.ROLLOUT) == pytest.approx(10.2)
+
+
+def test_judgement_of_an_attempt_is_the_same_in_every_run() -> None:
+    plan = AttemptPlan(
+        group_id="g7",
+        sibling=1,
+        task_family="t",
+        prompt_tokens=10,
+        start_seconds=1.0,
+        turns=(TurnPlan(tokens=90, tool=None),),
+    )
+    judge = JudgeModel(tokens=500, rubric_tokens=50, swing=3.0, swing_groups=7)
+    request = judge.request(plan, seed=1)
+    assert request == judge.request(plan, seed=1) != judge.request(plan, seed=2)
+    assert request.prompt_tokens == 150
+    calm = JudgeModel(tokens=500, rubric_tokens=50).request(plan, seed=1)
+    assert request.tokens == pytest.approx(3 * calm.tokens, abs=3)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"layouts": {}}, "layouts go with"),
+        ({"elastic": {**small()["elastic"], "colour": 1}}, "no key"),
+        ({"elastic": {"workers": 4, "rollout": MODEL}}, "lacks"),
+        ({"layouts": {"x": {"judge": 1}}}, "judge"),
+    ],
+)
+def test_wrong_files_are_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        settings(**change)
