@@ -101,6 +101,8 @@ class DockerBackend(StreamBackend):
                 f"The engine has no {', '.join(weak)}: it runs without control groups that it may "
                 "write; delegate them (systemd, cgroup v2), or run the engine as root."
             )
+        if self.engine.is_podman:
+            notes.append("Podman limits the bytes on disk, not the number of files.")
         notes += [_slow(image) for image in sorted(self._without_python)]
         notes.append("Images that work in `workdir` themselves keep it on disk, without a limit.")
         return Capabilities(

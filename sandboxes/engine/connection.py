@@ -85,7 +85,10 @@ class Engine:
         self._version = _ANY_VERSION
         try:
             client = self._client()
-            self._version = client.version(api_version=False)["ApiVersion"]
+            said = client.version(api_version=False)
+            self._version = said["ApiVersion"]
+            parts = said.get("Components") or ()
+            self.is_podman = any("Podman" in part.get("Name", "") for part in parts)
             self._local = threading.local()  # the next client speaks that version
             client.close()
             client = self._client()

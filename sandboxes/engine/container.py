@@ -41,6 +41,8 @@ LEASE_S = 24 * 3600
 """Longer than any rollout: after it a box may be removed by anybody."""
 DELETE_TIMEOUT_S = 20.0
 _SMALL_FILES_PER_MIB = 256
+_PODMAN_PROCESSES = 32_768
+"""Of all boxes of one user together; a box's own are limited by its control group."""
 _ALL_STREAMS = "stream=1&stdin=1&stdout=1&stderr=1"
 
 
@@ -77,14 +79,14 @@ _NOT_FOUND = re.compile(r"executable file .*not found|no such file or directory"
 
 
 def create_options(
-    client: APIClient, spec: SandboxSpec, image: Image, main: MainProcess
+    client: APIClient, spec: SandboxSpec, image: Image, main: MainProcess, *, is_podman: bool
 ) -> dict[str, Any]:
     keeps_workdir = image.workdir == spec.workdir
     user = f"{spec.user}:{spec.user}"
     small = min(spec.disk_bytes, 64 * MIB)
-    tmpfs = {"/tmp": _tmpfs(small, spec, mode="1777")}
+    tmpfs = {"/tmp": _tmpfs(small, spec, mode="1777", is_podman=is_podman)}
     if not keeps_workdir:
-        tmpfs[spec.workdir] = _tmpfs(spec.disk_bytes, spec, mode="0755")
+        tmpfs[spec.workdir] = _tmpfs(spec.disk_bytes, spec, mode="0755", is_podman=is_podman)
     return {
         "image": image.name,
         "entrypoint": list(main.argv),
@@ -109,10 +111,7 @@ def create_options(
             read_only=not keeps_workdir,
             tmpfs=tmpfs,
             shm_size=small,
-            ulimits=[
-                Ulimit(name="nofile", soft=4096, hard=4096),
-                Ulimit(name="core", soft=0, hard=0),
-            ],
+            ulimits=_ulimits(is_podman=is_podman),
             log_config=LogConfig(type=LogConfig.types.NONE),
             ipc_mode="private",
             runtime=spec.runtime,
@@ -120,10 +119,19 @@ def create_options(
     }
 
 
-def _tmpfs(size: int, spec: SandboxSpec, *, mode: str) -> str:
+def _tmpfs(size: int, spec: SandboxSpec, *, mode: str, is_podman: bool) -> str:
+    options = f"rw,exec,nosuid,nodev,size={size}"
+    if is_podman:  # which knows neither an owner nor a number of files
+        return f"{options},mode=1777"
     num_files = max(1024, size // MIB * _SMALL_FILES_PER_MIB)
-    owner = f"uid={spec.user},gid={spec.user}"
-    return f"rw,exec,nosuid,nodev,size={size},nr_inodes={num_files},mode={mode},{owner}"
+    return f"{options},nr_inodes={num_files},mode={mode},uid={spec.user},gid={spec.user}"
+
+
+def _ulimits(*, is_podman: bool) -> list[Ulimit]:
+    limits = {"nofile": 4096, "core": 0}
+    if is_podman:  # which else asks for more than it may, where the machine has a limit
+        limits["nproc"] = _PODMAN_PROCESSES
+    return [Ulimit(name=name, soft=limit, hard=limit) for name, limit in limits.items()]
 
 
 def labels(spec: SandboxSpec, backend_id: str, run_id: str) -> dict[str, str]:
@@ -157,14 +165,15 @@ class ContainerBox:
         self._creation = asyncio.create_task(self._create(image))
         await asyncio.shield(self._creation)
         path = self.engine.path(f"containers/{self.box_id}/attach?{_ALL_STREAMS}")
-        self._stream = await attach(client, self.engine.address, path)
         try:
+            self._stream = await attach(client, self.engine.address, path)
             await self.engine.call("start a box", lambda engine: engine.start(self.box_id))
-        except APIError as e:
+        except (APIError, OSError) as e:  # Podman starts what is attached to
+            reason = str(e.explanation if isinstance(e, APIError) else e)
             program = self._main.argv[0]
-            if program in str(e.explanation) and _NOT_FOUND.search(str(e.explanation)):
+            if program in reason and _NOT_FOUND.search(reason):
                 raise ProgramMissing(f"image {self._spec.image!r} has no {program}") from e
-            raise SandboxError(f"the engine could not start a box: {e.explanation}") from e
+            raise SandboxError(f"the engine could not start a box: {reason}") from e
         client.write(self._main.first_bytes)
         try:
             await client.ready()
@@ -181,7 +190,9 @@ class ContainerBox:
             engine.create_container(
                 name=self.box_id,
                 labels=labels(self._spec, self._backend.backend_id, self._backend.run_id),
-                **create_options(engine, self._spec, image, self._main),
+                **create_options(
+                    engine, self._spec, image, self._main, is_podman=self.engine.is_podman
+                ),
             )
 
         try:
@@ -221,5 +232,6 @@ async def remove(engine: Engine, container: str) -> None:
     except NotFound:
         return
     except APIError as e:
-        if e.status_code != 409:  # the engine is removing it already
+        # The engine is removing it already; Podman calls that a state in which it cannot be.
+        if e.status_code != 409 and "state improper" not in str(e.explanation):
             raise SandboxError(f"the engine could not remove box {container}: {e}") from e

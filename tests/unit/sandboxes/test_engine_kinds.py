@@ -15,7 +15,9 @@ ALL = dict.fromkeys(("MemoryLimit", "SwapLimit", "PidsLimit", "CpuCfsQuota"), Tr
 
 
 def backend_of(**info: Any) -> DockerBackend:
-    return DockerBackend(run_id="test", engine=cast(Engine, SimpleNamespace(info=info)))
+    return DockerBackend(
+        run_id="test", engine=cast(Engine, SimpleNamespace(info=info, is_podman=False))
+    )
 
 
 @pytest.mark.parametrize(
