@@ -96,13 +96,27 @@ class PrivateEngine:
 
     def clean_up(self) -> None:
         """Containers first: they would live on without an engine."""
-        if self._process is not None:
-            with closing(self.client()) as client:
-                for box in client.containers(all=True):
-                    with suppress(APIError):  # it is going already
-                        client.remove_container(box["Id"], force=True)
-        self.stop()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        try:
+            if self._process is not None:
+                with closing(self.client()) as client:
+                    for box in client.containers(all=True):
+                        with suppress(APIError):  # it is going already
+                            client.remove_container(box["Id"], force=True)
+            self.stop()
+        finally:
+            remove_engine_folder(self._folder)
+
+
+def remove_engine_folder(folder: Path) -> None:
+    """With the helpers of an engine that was killed, and what they have mounted."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(ProcessLookupError, FileNotFoundError):
+            if str(folder).encode() in (process / "cmdline").read_bytes():
+                os.kill(int(process.name), signal.SIGKILL)
+    mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+    for mount in reversed([path for path in mounts if path.startswith(f"{folder}/")]):
+        subprocess.run(["umount", "-l", mount], capture_output=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

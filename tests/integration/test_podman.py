@@ -19,6 +19,7 @@ import pytest
 import requests
 from docker.api import APIClient
 from docker.errors import DockerException
+from private_engine import remove_engine_folder
 
 from sandboxes import SandboxLost, SandboxSpec, make_backend
 from sandboxes.engine.backend import DockerBackend
@@ -70,8 +71,7 @@ def podman() -> Iterator[Path]:
         service.send_signal(signal.SIGTERM)
         service.wait(30)
         subprocess.run(["podman", *storage, "rm", "-af"], env=environment, capture_output=True)
-        subprocess.run(["umount", "-l", f"{folder}/root/overlay"], capture_output=True)
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_engine_folder(folder)
 
 
 def connected(path: Path) -> APIClient:
