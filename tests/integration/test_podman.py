@@ -51,7 +51,7 @@ def podman() -> Iterator[Path]:
         pytest.skip("needs root, podman, runc and catatonit")
     folder = Path(tempfile.mkdtemp(prefix="agentrl-podman-"))
     (folder / "containers.conf").write_text(SETTINGS)
-    storage = ["--root", f"{folder}/root", "--runroot", f"{folder}/run"]
+    storage = ["--root", f"{folder}/images", "--runroot", f"{folder}/state"]
     environment = {**os.environ, "CONTAINERS_CONF": f"{folder}/containers.conf"}
     with (folder / "log").open("wb") as log:
         service = subprocess.Popen(
