@@ -104,7 +104,7 @@ class ItlPlanner:
     def _lost(self, view: ShiftView, donor: Role, moved: int) -> float:
         """Tokens that moved requests do not make meanwhile, weighed like the score."""
         receiver = Role.GENRM if donor is Role.ROLLOUT else Role.ROLLOUT
-        seconds = self._world.shift_s.get((donor, receiver), 5.0)
+        seconds = self._world.seconds(donor, receiver)
         return seconds / self._rate(view, donor).step_s(max(1, moved)) * moved * 0.1
 
     def _rate(self, view: ShiftView, role: Role) -> RoleRate:

@@ -11,6 +11,9 @@ from scheduler.events import Role
 from scheduler.policies import ShiftPlan
 from scheduler.views import Member, ShiftView
 
+_USUAL_S = 5.0
+"""Out of service, where nothing is said: what a swap of an inference model takes."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShiftWorld:
@@ -38,6 +41,10 @@ class ShiftWorld:
     @property
     def has_judge(self) -> bool:
         return Role.GENRM in self.shapes
+
+    def seconds(self, source: Role, target: Role) -> float:
+        """Expected out of service, from one role to another."""
+        return self.shift_s.get((source, target), _USUAL_S)
 
     def fits(self, role: Role) -> bool:
         if role is Role.TRAINING:
