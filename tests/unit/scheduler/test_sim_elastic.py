@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from scheduler.costs import TrainCost
+from scheduler.admission import CapacityAdmission
+from scheduler.core import Scheduler
+from scheduler.costs import TrainCost, libra_shapes
 from scheduler.events import Role
+from scheduler.policies import ShiftPlan
+from scheduler.routing.least_load import LeastLoad
+from scheduler.sim.cluster import Cluster
 from scheduler.sim.elastic import ElasticSettings, ModelSettings, layout_name
+from scheduler.sim.faults import FaultModel, Faults
 from scheduler.sim.judging import JudgeModel
 from scheduler.sim.report import rows_of
 from scheduler.sim.run import Choice, compare, simulate, workload_of
 from scheduler.sim.settings import SimulationSettings, read_settings
-from scheduler.sim.specs import StageTimes
+from scheduler.sim.specs import Elasticity, StageTimes, StepSpec, WorkerSpec
 from scheduler.sim.workload import AttemptPlan, TurnPlan
+from scheduler.views import ShiftView, TrajectoryView, WorkerView
 
 MODEL = {"model": "qwen3-8b-tp1", "kv_tokens": 100_000}
 
@@ -136,3 +145,75 @@ def test_judgement_of_an_attempt_is_the_same_in_every_run() -> None:
 def test_wrong_files_are_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         settings(**change)
+
+
+class MergeOnce:
+    """Two narrow workers become a wide one, as soon as both are there."""
+
+    def __init__(self) -> None:
+        self.is_done = False
+
+    def plan(self, view: ShiftView) -> ShiftPlan | None:
+        if self.is_done or len(view.members) < 2:
+            return None
+        self.is_done = True
+        wide, gone = (member.duty for member in view.members[:2])
+        both = wide.accelerators | gone.accelerators
+        return ShiftPlan(
+            moves={
+                view.members[0].worker.worker_id: replace(wide, bucket="tp2", accelerators=both),
+                view.members[1].worker.worker_id: replace(gone, accelerators=frozenset()),
+            }
+        )
+
+    def lets_finish(self, trajectory: TrajectoryView, worker: WorkerView) -> bool:
+        return False
+
+
+def test_change_of_parallelism_is_a_shift_too() -> None:
+    """Two workers merge before the first turn is asked for; the run is that of the wide one."""
+    shapes = libra_shapes()
+    plans = tuple(
+        AttemptPlan(
+            group_id="g0",
+            sibling=i,
+            task_family="t",
+            prompt_tokens=100,
+            start_seconds=60.0,
+            turns=(TurnPlan(tokens=300, tool=None),),
+        )
+        for i in range(4)
+    )
+    result = Cluster(
+        workers=[
+            WorkerSpec(
+                worker_id=f"w{i}",
+                bucket="tp1",
+                shape=shapes[1],
+                max_running=8,
+                accelerators=(f"gpu{i}",),
+            )
+            for i in range(2)
+        ],
+        steps=StepSpec(num_steps=1, groups_per_step=1),
+        workload=OneGroup(plans),
+        scheduler=Scheduler(
+            routing=LeastLoad(),
+            admission=CapacityAdmission(groups_per_step=1, num_steps=1, max_running_groups=1),
+            shifting=MergeOnce(),
+        ),
+        faults=Faults(FaultModel(), np.random.default_rng(0)),
+        elasticity=Elasticity(shapes={(Role.ROLLOUT, "tp2", 2): shapes[2]}, max_running=8),
+    ).run(limit_s=1000.0)
+    wide = shapes[2]
+    prefill_s = wide.prefill.seconds(4 * 100, 0)
+    assert result.seconds == pytest.approx(60.0 + prefill_s + wide.decode.seconds(300, 4, 400))
+    assert result.num_shifts == 2
+
+
+class OneGroup:
+    def __init__(self, plans: tuple[AttemptPlan, ...]) -> None:
+        self._plans = plans
+
+    def group(self, index: int) -> tuple[AttemptPlan, ...]:
+        return self._plans
