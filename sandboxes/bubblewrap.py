@@ -32,7 +32,7 @@ class BubblewrapBackend(LocalBackend):
     name = "bubblewrap"
 
     def __init__(self, cgroups: Cgroups | None = None, *, may_fork: bool = True) -> None:
-        """Blocks for some ten milliseconds: finds out what this machine allows."""
+        """Blocks for some 100 ms: finds out what this machine allows."""
         super().__init__()
         self.bwrap = working_bwrap()
         self.cgroups = Cgroups.find() if cgroups is None else cgroups

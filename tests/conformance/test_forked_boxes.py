@@ -122,8 +122,8 @@ async def test_closed_boxes_leave_the_zygote_no_children(backend: SandboxBackend
 @pytest.mark.usefixtures("forks")
 async def test_many_workdirs_do_not_leave_many_zygotes(backend: SandboxBackend) -> None:
     for n in range(8):
-        async with await backend.create(replace(SPEC, workdir=f"/work/{n}")) as box:
-            assert (await box.exec("pwd; echo ~")).out == f"/work/{n}\n/work/{n}\n".encode()
+        async with await backend.create(replace(SPEC, workdir=f"/app/{n}")) as box:
+            assert (await box.exec("pwd; echo ~")).out == (f"/app/{n}\n" * 2).encode()
     assert len(list(zygotes())) <= 5
     await backend.close()
     assert list(zygotes()) == []
