@@ -64,6 +64,7 @@ def boot_bytes(*, same_python: bool) -> bytes:
     return _framed(b"v", MAGIC_NUMBER + bytecode) + _framed(b"", _source())
 
 
+@functools.cache
 def zygote_bytes() -> bytes:
     """The same for a zygote, which always has our own interpreter."""
     return _framed(b"m", marshal.dumps(_compiled(_joined(_ZYGOTE_MODULES, "zygote"))))

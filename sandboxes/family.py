@@ -41,6 +41,8 @@ class Family:
         self.zygote = zygote
         self.loop = asyncio.get_running_loop()
         self.births: dict[int, Birth] = {}
+        self.num_users = 0
+        """Boxes that exist or are about to; who is given a family counts as one."""
         self.last_words = ""
         self._in_thread = in_thread
         self._ids = itertools.count(1)
@@ -133,26 +135,28 @@ class Families:
         self._families: dict[tuple[int, str], asyncio.Task[Family]] = {}
 
     async def of(self, spec: SandboxSpec) -> Family:
+        """A family with the caller among its users."""
         key = (spec.user, spec.workdir)
-        starting = self._families.get(key)
-        if starting is None or (starting.done() and not _is_usable(starting)):
-            starting = self._families[key] = asyncio.create_task(self._start(spec))
-            await self._end_idle()
-        return await asyncio.shield(starting)
+        while True:
+            starting = self._families.get(key)
+            if starting is None or (starting.done() and not _is_usable(starting)):
+                starting = self._families[key] = asyncio.create_task(self._start(spec))
+                await self._end_idle(but=key)
+            family = await asyncio.shield(starting)
+            if family.is_usable:  # or it was ended for want of users while we waited
+                family.num_users += 1
+                return family
 
     async def _start(self, spec: SandboxSpec) -> Family:
         zygotes: list[Zygote] = []
         await self._in_thread(lambda: zygotes.append(Zygote(self._bwrap, spec)))
         return Family(zygotes[0], self._in_thread)
 
-    async def _end_idle(self) -> None:
-        idle = [
-            key
-            for key, starting in self._families.items()
-            if starting.done() and (not _is_usable(starting) or not starting.result().births)
-        ]
+    async def _end_idle(self, *, but: tuple[int, str]) -> None:
+        idle = [key for key, family in self._families.items() if key != but and _is_idle(family)]
         for key in idle[: max(0, len(idle) - MAX_IDLE)]:
-            await _end(self._families.pop(key))
+            if (family := self._families.pop(key, None)) is not None:
+                await _end(family)
 
     async def close(self) -> None:
         while self._families:
@@ -161,6 +165,10 @@ class Families:
 
 def _is_usable(started: asyncio.Task[Family]) -> bool:
     return not started.cancelled() and not started.exception() and started.result().is_usable
+
+
+def _is_idle(started: asyncio.Task[Family]) -> bool:
+    return started.done() and (not _is_usable(started) or not started.result().num_users)
 
 
 async def _end(starting: asyncio.Task[Family]) -> None:

@@ -63,6 +63,8 @@ class ForkedBox:
             await asyncio.gather(self._making, return_exceptions=True)
         self._box_end.close()
         self._is_deleted = True
+        if self._family is not None:
+            self._family.num_users -= 1
         try:
             if self._birth is not None:
                 await self._kill(self._birth.pidfd.result())

@@ -125,6 +125,9 @@ async def test_many_workdirs_do_not_leave_many_zygotes(backend: SandboxBackend) 
         async with await backend.create(replace(SPEC, workdir=f"/app/{n}")) as box:
             assert (await box.exec("pwd; echo ~")).out == (f"/app/{n}\n" * 2).encode()
     assert len(list(zygotes())) <= 5
+    specs = [replace(SPEC, workdir=f"/app/{n % 7}") for n in range(21)]
+    for box in await asyncio.gather(*(backend.create(spec) for spec in specs)):
+        await box.close()
     await backend.close()
     assert list(zygotes()) == []
 
