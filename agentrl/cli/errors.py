@@ -27,7 +27,8 @@ def told_plainly() -> Iterator[None]:
     except (ValueError, SandboxError) as error:
         if not is_expected(error):
             raise
-        print(f"error: {error}", file=sys.stderr)
+        # Ray gives an error of a worker its own text, a traceback, and keeps the worker's as cause.
+        print(f"error: {getattr(error, 'cause', error)}", file=sys.stderr)
         raise SystemExit(USAGE_ERROR) from None
 
 

@@ -35,6 +35,11 @@ async def open_pool(
         await backend.close()
 
 
+async def try_out(pool: SandboxPool, spec: SandboxSpec) -> None:
+    """Raises what is wrong with a box, before attempt after attempt would wait for one in vain."""
+    pool.release(await pool.acquire(spec))
+
+
 def first_spec(env_class: type[Env]) -> SandboxSpec | None:
     """The box of the first task; those of the others are usually like it but for their files."""
     return env_class.sandbox_for(next(iter(env_class.tasks("train"))))

@@ -22,7 +22,7 @@ from agentrl.rollout.attempt import Attempt
 from agentrl.rollout.budget import RolloutLimits
 from agentrl.rollout.contests import decide
 from agentrl.rollout.runner import RolloutRunner
-from agentrl.runtime.boxes import first_spec, open_pool
+from agentrl.runtime.boxes import first_spec, open_pool, try_out
 from agentrl.runtime.dispatch import CoordinatedDispatcher, Serving
 from agentrl.runtime.judges import open_roles
 from agentrl.runtime.link import Actor, CoordinatorLink
@@ -60,6 +60,7 @@ class Runner:
         )
         spec = first_spec(env_class)
         if pool is not None and spec is not None:
+            await try_out(pool, spec)
             pool.prewarm([spec] * config.sandbox.pool_size)
         self._roles = await open_roles(config, self._dispatcher, self._closing)
         self._rollouts = RolloutRunner(

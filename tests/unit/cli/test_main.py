@@ -86,3 +86,15 @@ def test_inspect_tells_what_is_not_there(tmp_path: Path, monkeypatch: pytest.Mon
     result = runner.invoke(app, ["inspect", "show", "nope"])
     assert result.exit_code == USAGE_ERROR
     assert "error: no run at 'nope'; there are no runs here" in result.output
+
+
+def test_an_error_of_a_worker_is_told_in_the_workers_words(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class OfRay(BackendUnavailable):
+        cause = BackendUnavailable("no engine here; start one")
+
+    with pytest.raises(SystemExit) as ended, told_plainly():
+        raise OfRay("ray::Runner.ready() Traceback ...")
+    assert ended.value.code == USAGE_ERROR
+    assert capsys.readouterr().err == "error: no engine here; start one\n"
