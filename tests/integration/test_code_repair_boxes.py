@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from agentrl.rollout.local import Script, ScriptedRollouts
 from agentrl.types import Outcome, Trajectory
 from envs.code_repair import CodeRepair
 from envs.code_repair_bugs import BugKind
-from sandboxes import SandboxPool, make_backend
+from sandboxes import BackendUnavailable, SandboxPool, make_backend
 
 LIMITS = RolloutLimits(
     max_turn_tokens=50_000, max_trajectory_tokens=200_000, context_tokens=200_000, tool_timeout_s=60
@@ -49,9 +50,14 @@ REPORTED = REPOSITORY.telling[0]
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-async def pool() -> AsyncIterator[SandboxPool]:
-    backend = make_backend("bubblewrap")
+@pytest.fixture(params=["bubblewrap", pytest.param("docker", marks=pytest.mark.docker)])
+async def pool(request: pytest.FixtureRequest) -> AsyncIterator[SandboxPool]:
+    try:
+        backend = make_backend(request.param, run_id="code-repair")
+    except BackendUnavailable as e:
+        if request.param == "bubblewrap" or os.environ.get("AGENTRL_REQUIRE_DOCKER") == "1":
+            raise
+        pytest.skip(str(e))
     pool = SandboxPool(backend, size=0)
     yield pool
     await pool.aclose()
