@@ -120,6 +120,8 @@ class Scheduler:
         self._tried = (0, 0)
         """Changes of the fleet and of the lanes after which placement was tried last; an end of an
         attempt may make room that only the router knows of, so it is tried again then too."""
+        self._stranded: tuple[str, Role, int] | None = None
+        """The side, and the state of the fleet, for which a turn without a worker asked last."""
         self._last_seq = -1
         self._last_t = -inf
 
@@ -239,14 +241,19 @@ class Scheduler:
     # ------------------------------------------------------------------------- roles and steps
 
     def _is_stranded(self, event: Event) -> bool:
-        """A turn became ready that nobody serves or is on the way to serve."""
+        """A turn became ready that nobody serves or is on the way to serve, the first one since
+        the fleet changed: the answer to the next would be the same."""
         if not isinstance(event, TurnReady):
             return False
         trajectory = self._trajectories.get((event.job, event.trajectory_id))
-        if trajectory is None:
+        if trajectory is None or event.generation < trajectory.generation:
             return False
         role = trajectory.submitted.role
-        return not (self._fleet.serving(role, event.job) or self._shifts.is_coming(event.job, role))
+        if self._fleet.serving(role, event.job) or self._shifts.is_coming(event.job, role):
+            return False
+        asked = (event.job, role, self._fleet.num_member_changes)
+        is_first, self._stranded = asked != self._stranded, asked
+        return is_first
 
     def _plan(self, t: float) -> list[Decision]:
         trainings = self._steps.views(self._jobs.counters())

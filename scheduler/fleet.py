@@ -60,6 +60,8 @@ class Fleet:
         """Remade when any of their workers changed."""
         self.num_changes = 0
         """Rises with everything that a placement could depend on."""
+        self.num_member_changes = 0
+        """Rises when a worker comes, goes or is closed."""
 
     def ready(self, event: WorkerReady) -> list[Key]:
         """Bring a worker into service; returns the turns that its older generation was running."""
@@ -168,6 +170,7 @@ class Fleet:
         self._serving.clear()
         self._listings.clear()
         self.num_changes += 1
+        self.num_member_changes += 1
 
     def _changed(self, worker_id: str) -> None:
         worker = self._workers[worker_id]
