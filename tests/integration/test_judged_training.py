@@ -57,7 +57,7 @@ class Race(Env):
 
     @reward(weight=0.5)
     def longer(self):
-        return Contest("Longer?", self.turns[-1].text[:12])
+        return Contest("Longer?", "x" * min(len(self.turns[-1].text), 8))
 
     def demo(self):
         yield Turn("x" * self.rng.randint(1, 8))
@@ -65,7 +65,7 @@ class Race(Env):
     @classmethod
     def judge_questions(cls, rng):
         while True:
-            pair = tuple(rng.choice("xyz") * rng.randint(0, 8) for _ in range(2))
+            pair = tuple("x" * rng.randint(0, 8) for _ in range(2))
             yield Question(kind=QuestionKind.COMPARE, text="Longer?", material=pair)
 
     @classmethod
