@@ -133,12 +133,13 @@ class DockerBackend(StreamBackend):
 
     async def close(self) -> None:
         """What an engine that has died does not remove now is left to the next sweep of anybody."""
-        if self._reaper is not None:
-            self._reaper.cancel()
-            await asyncio.gather(self._reaper, return_exceptions=True)
+        reaper, self._reaper = self._reaper, None
+        if reaper is not None:
+            reaper.cancel()
+            await asyncio.gather(reaper, return_exceptions=True)
         try:
             await super().close()
-            if self._reaper is not None:
+            if reaper is not None:  # there were boxes; one may have come after it was given up
                 await self.reap()
         except* SandboxError as e:
             log.warning("could not remove all boxes, the next run does or `gc`: %s", e.exceptions)
