@@ -72,7 +72,7 @@ class Fleet:
             tell=tell,
             announce=announce,
         )
-        self._trainers = TrainerGroup(config, layout.checkpoints)
+        self._trainers = TrainerGroup(config, self._store, layout.checkpoints)
         self._starts: asyncio.Queue[StartStep] = asyncio.Queue()
         self._seats: dict[str, WorkerSeat] = {}
         self._handoffs = Handoffs(
@@ -174,9 +174,17 @@ class Fleet:
             self._tell(BatchReady(step=step, tokens=num_tokens(groups)))
             start = await self._starts.get()
             self._tell(StepStarted(step=step))
-            replicas = {name: self._seats[name].actor for name in start.workers}
-            trained = await self._trainers.train(groups, replicas)
+            trained = await self._trainers.train(groups, self._replicas(start))
         return trained
+
+    def _replicas(self, start: StartStep) -> dict[str, Actor]:
+        """Without those that were lost since they were named; others may sit in their seats."""
+        named = (self._seats[name] for name in start.workers)
+        return {
+            seat.worker_id: seat.actor
+            for seat in named
+            if seat.is_ready and seat.role is Role.TRAINING
+        }
 
     async def publish(self, version: int) -> None:
         """Returns when every serving worker has the weights; a lost one gets them on its return."""
@@ -214,6 +222,7 @@ class Fleet:
                 await seat.actor.lifeline.remote()
             except RayActorError:
                 log.warning("a worker was lost; starting another", worker=seat.worker_id)
+            seat.is_ready = False
             self._trainers.lost(seat.worker_id)
             if not self._handoffs.is_restarting(seat.worker_id):
                 self._tell(WorkerLost(worker_id=seat.worker_id, generation=seat.generation))

@@ -91,7 +91,7 @@ class Handoffs:
                 shift.worker_id, shift.generation, Stage.QUIESCE, "it is another process now"
             )
             return
-        seat.generation = shift.generation
+        seat.generation, seat.is_ready = shift.generation, False
         log.info(
             "a worker shifts",
             worker=seat.worker_id,
@@ -128,7 +128,7 @@ class Handoffs:
                 await seat.actor.quiesce.remote()
             case Stage.RELEASE:
                 if seat.role is Role.TRAINING:
-                    self._trainers.leave(seat.worker_id)
+                    await self._trainers.leave(seat.worker_id)
                 # from here on a process that starts in this seat starts in the new role
                 seat.role, seat.url = order.duty.role, ""
                 await seat.actor.leave_role.remote()

@@ -36,6 +36,8 @@ class WorkerSeat:
     generation: int = 0
     url: str = ""
     """Of its engine; empty while it serves none."""
+    is_ready: bool = False
+    """The process in the seat was reported ready for the seat's role."""
 
     @property
     def accelerators(self) -> tuple[str, ...]:
@@ -103,6 +105,7 @@ class Staff:
         """Tell the runners, and then the scheduler, that the seat is ready."""
         if seat.url:
             await self._announce(seat)
+        seat.is_ready = True
         self._tell(
             WorkerReady(
                 worker_id=seat.worker_id,

@@ -53,8 +53,9 @@ class StepOrder:
 class TrainerGroup:
     """`replicas` in its methods are workers in the training role, by worker id."""
 
-    def __init__(self, config: RunConfig, checkpoints: Path) -> None:
+    def __init__(self, config: RunConfig, store: Actor, checkpoints: Path) -> None:
         self._config = config
+        self._store = store
         self._checkpoints = checkpoints
         self._members: dict[str, Actor] = {}
         """Those that hold the state after the newest step."""
@@ -67,11 +68,19 @@ class TrainerGroup:
         """The run begins, or goes on, with the state that these hold alike."""
         self._members, self._seats, self._resting = dict(replicas), {}, []
 
-    def leave(self, worker_id: str) -> None:
-        """A worker turns to other work, between two steps. Call before it drops what it has."""
+    async def leave(self, worker_id: str) -> None:
+        """A worker turns to other work, between two steps, and has not dropped its state yet.
+
+        Raises `ProcessLost` when it was the last with the state and dies before that rests.
+        """
         actor = self._members.get(worker_id)
         if actor is not None and len(self._members) == 1:
-            self._resting = [actor.snapshot.remote()]
+            is_there, state = actor.rest.remote()
+            try:
+                await is_there
+            except RayActorError:
+                return self.lost(worker_id)
+            self._resting = [state]
         self._forget(worker_id)
 
     def lost(self, worker_id: str) -> None:
@@ -109,12 +118,32 @@ class TrainerGroup:
         return trained_step(shares, applied[0])
 
     async def publish(self, version: int) -> None:
-        """Put the weights of the newest step into the parameter store."""
-        assert await self._of_any("publish", version), "weights are published before anybody leaves"
+        """Put the weights of the newest step into the parameter store, before anybody leaves.
+
+        They belong to this process, not to the worker that made them, and outlive that one.
+        """
+        while True:
+            name, actor = self._any_member()
+            is_there, weights = actor.weights.remote()
+            try:
+                await is_there
+            except RayActorError:
+                self.lost(name)
+            else:
+                await self._store.publish.remote(version, [weights])
+                return
 
     async def checkpoint(self, progress: RunProgress) -> None:
-        if not await self._of_any("checkpoint", progress, self._checkpoints):
-            await _save_resting.remote(self._config, self._resting, progress, self._checkpoints)
+        """By a member, or from the state that rests."""
+        while self._members:
+            name, actor = self._any_member()
+            try:
+                await actor.checkpoint.remote(progress, self._checkpoints)
+            except RayActorError:
+                self.lost(name)
+            else:
+                return
+        await _save_resting.remote(self._config, self._resting, progress, self._checkpoints)
 
     # --------------------------------------------------------------------------------- parts
 
@@ -167,17 +196,9 @@ class TrainerGroup:
                 raise outcome
         return results
 
-    async def _of_any(self, method: str, *arguments: Any) -> bool:
-        """Done by one member, by another when that is lost; False when nobody trains."""
-        while self._members:
-            name, actor = next(iter(self._members.items()))
-            try:
-                await getattr(actor, method).remote(*arguments)
-            except RayActorError:
-                self.lost(name)
-            else:
-                return True
-        return False
+    def _any_member(self) -> tuple[str, Actor]:
+        self._check_state()
+        return next(iter(self._members.items()))
 
     def _is_member(self, name: str, actor: Actor) -> bool:
         """Another process under the same name has nothing."""

@@ -113,10 +113,16 @@ class Worker:
     async def snapshot(self) -> Snapshot:
         return await self._work(self._training.snapshot)
 
-    async def publish(self, version: int) -> None:
-        """Put the weights into the store under `version`."""
-        weights = await self._work(self._training.weights)
-        await self._store.publish.remote(version, [ray.put(weights)])
+    @ray.method(num_returns=2)
+    async def rest(self) -> tuple[None, Snapshot]:
+        """A snapshot that belongs to the caller, and a sign that it is there, which alone can be
+        fetched to find that out."""
+        return None, await self.snapshot()
+
+    @ray.method(num_returns=2)
+    async def weights(self) -> tuple[None, dict[str, Any]]:
+        """Like `rest`: the weights alone, and a sign that they are there."""
+        return None, await self._work(self._training.weights)
 
     async def checkpoint(self, progress: RunProgress, folder: Path) -> None:
         await self._work(self._training.save, progress, folder)

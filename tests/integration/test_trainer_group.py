@@ -66,7 +66,7 @@ class Bench:
         self._config = section
         self.checkpoints = folder / "checkpoints"
         self.store = ray.remote(ParameterStore).options(num_cpus=0).remote()
-        self.group = TrainerGroup(section, self.checkpoints)
+        self.group = TrainerGroup(section, self.store, self.checkpoints)
         self.replicas: dict[str, Any] = {}
 
     async def hire(self, *names: str) -> None:
@@ -124,7 +124,7 @@ async def test_workers_that_join_and_leave_learn_what_one_alone_learns(
         await bench.train(2, "a", "b"),
         await bench.train(3, "a", "b", "c"),
     ]
-    bench.group.leave("a")
+    await bench.group.leave("a")
     reports += [await bench.train(4, "b", "c"), await bench.train(5, "c")]
     assert [report.metrics["replicas"] for report in reports] == [1, 2, 3, 2, 1]
     assert len({report.num_samples for report in reports}) == 1
@@ -155,7 +155,7 @@ async def test_the_state_rests_while_nobody_trains_and_can_be_saved_then(
     await bench.hire("a", "b")
     bench.group.found({"a": bench.replicas["a"]})
     await bench.train(1, "a")
-    bench.group.leave("a")
+    await bench.group.leave("a")
     await bench.replicas["a"].leave_role.remote()
     ray.kill(bench.replicas["a"])
     await bench.group.checkpoint(RunProgress(step=1))
@@ -171,7 +171,7 @@ async def test_workers_that_come_back_may_meet_in_another_order(bench: Bench) ->
     bench.group.found(bench.replicas)
     await bench.train(1, "a", "b")
     for name in ("b", "a"):
-        bench.group.leave(name)
+        await bench.group.leave(name)
         await bench.replicas[name].become_training.remote(None)
     assert (await bench.train(2, "b", "a")).metrics["replicas"] == 2
     assert_equal(await bench.weights("a"), await bench.weights("b"))

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,13 +56,18 @@ SMALL: dict[str, Any] = {
 class Training:
     """A running `agentrl train` in a folder of its own."""
 
-    def __init__(self, folder: Path, config: dict[str, Any], *arguments: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        config: dict[str, Any],
+        *arguments: str,
+        program: Sequence[str] = (str(Path(sys.executable).with_name("agentrl")),),
+    ) -> None:
         self.folder = folder
         folder.mkdir(exist_ok=True)
         path = folder / "run.yaml"
         path.write_text(yaml.safe_dump(config))
-        agentrl = Path(sys.executable).with_name("agentrl")
-        command = [str(agentrl), "train", str(path), *arguments]
+        command = [*program, "train", str(path), *arguments]
         self.output = folder / f"output-{time.monotonic_ns()}.txt"
         with self.output.open("w") as file:
             self.process = subprocess.Popen(
