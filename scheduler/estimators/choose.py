@@ -18,7 +18,7 @@ from scheduler.estimators.pooled import PooledTrees
 from scheduler.estimators.sibling_posterior import SiblingPosterior
 from scheduler.policies import LengthEstimator
 
-DEFAULT = "combined"
+DEFAULT = "pooled"
 
 
 class Learner(LengthEstimator, Protocol):

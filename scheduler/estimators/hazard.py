@@ -10,7 +10,7 @@ Facts that last (turn, tokens, how often tools failed so far, repetition) stay a
 forward; the newest result fades to what is usual, since it says little of the turn after next.
 
 With a `SiblingPosterior` beside it, how much longer than usual an attempt's group is becomes one more
-lasting fact. That is our combined estimator: the models learn what such a shift is worth, where
+lasting fact. That is the combined estimator: the models learn what such a shift is worth, where
 multiplying two forecasts would count twice what both have seen.
 """
 
