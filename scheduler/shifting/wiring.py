@@ -38,10 +38,24 @@ def wire_shifts(
     build = _POLICIES.get(name)
     if build is None:
         raise ValueError(f"unknown shift policy {name!r}, known are {sorted(_POLICIES)}")
+    if not can_start_with(name, layout, has_judge=world.has_judge):
+        raise ValueError(
+            f"shift policy {name!r} never fills a role that nobody has; the layout is "
+            f"{dict(layout)}: give each role a worker, or choose one of {sorted(_FILLS_ROLES)}"
+        )
     try:
         return build(dict(options), world, layout)
     except TypeError as error:
         raise ValueError(f"shift policy {name!r}: {error}") from None
+
+
+def can_start_with(name: str, layout: Layout, *, has_judge: bool) -> bool:
+    """Whether a policy gets a layout to work: each role is filled, or it fills roles by itself."""
+    needed = [role for role in Role if role is not Role.GENRM or has_judge]
+    return name in _FILLS_ROLES or all(layout.get(role, 0) for role in needed)
+
+
+_FILLS_ROLES = {"colocated_phases", "pay_back"}
 
 
 def _static(options: Options, world: ShiftWorld, layout: Layout) -> WiredShifts:

@@ -28,6 +28,9 @@ from scheduler.sim.workload import Workload
 
 Layout = Mapping[Role, int]
 
+_LIMIT_S = 3e5
+"""No simulated run is meant to take so long: a policy that leaves work to nobody is told of."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSettings:
@@ -159,7 +162,7 @@ class ElasticRun:
             ),
             judge=judge,
             rng=np.random.default_rng((seed, 8)),
-        ).run(limit_s=1e7)
+        ).run(limit_s=_LIMIT_S)
 
     def _world(self, shapes: dict[Role, Shape], layout: Layout) -> ShiftWorld:
         settings = self.settings

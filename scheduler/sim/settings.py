@@ -14,6 +14,7 @@ from scheduler.admission import CapacityAdmission, OverSample
 from scheduler.costs import Shape, libra_shapes
 from scheduler.events import Role
 from scheduler.policies import AdmissionPolicy
+from scheduler.shifting.wiring import can_start_with
 from scheduler.sim.elastic import ElasticSettings, Layout, ModelSettings
 from scheduler.sim.faults import FaultModel
 from scheduler.sim.judging import JudgeModel
@@ -108,10 +109,18 @@ class SimulationSettings:
         return {bucket_name(tp): shape for tp, shape in table.items()}
 
     def choices(self, policy: str) -> list[str]:
-        """The fleets or layouts that a policy is tried on; `static` on every split there is."""
+        """The fleets or layouts that a policy is tried on: `static` every split there is, others the
+        layouts of the file that they can work with."""
         if self.elastic is None:
             return list(self.fleets)
-        return list(self.elastic.splits()) if policy == STATIC else list(self.layouts)
+        if policy == STATIC:
+            return list(self.elastic.splits())
+        has_judge = self.elastic.genrm is not None
+        return [
+            name
+            for name, layout in self.layouts.items()
+            if can_start_with(policy, layout, has_judge=has_judge)
+        ]
 
     def layout(self, name: str) -> Layout:
         assert self.elastic is not None
@@ -169,6 +178,9 @@ def read_settings(data: Mapping[str, Any]) -> SimulationSettings:
             f"baseline is {settings.baseline!r}, which is not among the policies "
             f"{sorted(settings.policies)}"
         )
+    idle = [policy for policy in settings.policies if not settings.choices(policy)]
+    if idle:
+        raise ValueError(f"no layout gives {idle} a worker for each role, which they need: add one")
     return settings
 
 

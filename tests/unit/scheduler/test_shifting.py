@@ -331,3 +331,10 @@ def test_unknown_policies_and_options_are_refused() -> None:
         wire_shifts("dynamic", {}, WORLD, {})
     with pytest.raises(ValueError, match="horizon"):
         wire_shifts("pay_back", {"horizon": 3}, WORLD, {})
+
+
+@pytest.mark.parametrize("name", ["static", "kv_rule", "itl_planner", "seeding_controller"])
+def test_layout_that_leaves_a_role_empty_is_refused_by_those_who_never_fill_it(name: str) -> None:
+    with pytest.raises(ValueError, match="never fills"):
+        wire_shifts(name, {}, WORLD, {Role.ROLLOUT: 4})
+    wire_shifts("pay_back", {}, WORLD, {Role.ROLLOUT: 4})

@@ -140,6 +140,10 @@ def test_judgement_of_an_attempt_is_the_same_in_every_run() -> None:
         ({"elastic": {**small()["elastic"], "colour": 1}}, "no key"),
         ({"elastic": {"workers": 4, "rollout": MODEL}}, "lacks"),
         ({"layouts": {"x": {"judge": 1}}}, "judge"),
+        (
+            {"layouts": {"x": {"rollout": 4}}, "policies": {"static": [{}], "kv_rule": [{}]}},
+            "no layout",
+        ),
     ],
 )
 def test_wrong_files_are_refused(change: dict[str, Any], message: str) -> None:
