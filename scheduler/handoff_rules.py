@@ -73,8 +73,8 @@ class HandoffRules:
     _open: dict[str, _Handoff] = field(default_factory=dict)
     _batches: dict[str, int] = field(default_factory=dict)
     """The step whose batch waits, by job."""
-    _training: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Who takes part in the step that runs, by job."""
+    _training: dict[str, frozenset[tuple[str, int]]] = field(default_factory=dict)
+    """Who takes part in the step that runs, by job: workers and their generations."""
     num_ended: Counter[Outcome] = field(default_factory=Counter)
 
     @property
@@ -138,8 +138,8 @@ class HandoffRules:
             "a shift is based on an old generation",
             shift,
         )
-        busy = {worker for workers in self._training.values() for worker in workers}
-        require(name not in busy, "a training worker left in the middle of a step", shift)
+        is_busy = any((name, shift.worker_generation) in who for who in self._training.values())
+        require(not is_busy, "a training worker left in the middle of a step", shift)
         self._duties.pop(name, None)
         self._generations[name] = shift.generation
         self._open[name] = _Handoff(shift.generation, shift.source, shift.target, shift.t)
@@ -199,4 +199,6 @@ class HandoffRules:
             duty = self._duties.get(worker_id)
             is_there = duty is not None and (duty.role, duty.job) == (Role.TRAINING, start.job)
             require(is_there, f"{worker_id} does not serve training", start)
-        self._training[start.job] = start.workers
+        self._training[start.job] = frozenset(
+            (worker_id, self.generation(worker_id)) for worker_id in start.workers
+        )
