@@ -57,7 +57,7 @@ class ItlPlanner:
         trainers = view.serving(world.job, Role.TRAINING)
         if training.batch_tokens is not None:
             missing = self._num_trainers - len(trainers)
-            return world.plan(recruits(view, world)[: max(0, missing)], Role.TRAINING)
+            return world.plan(recruits(view, world, keep=1)[: max(0, missing)], Role.TRAINING)
         if self._num_trainers and view.demand(world.job, Role.ROLLOUT).waiting:
             return world.plan(trainers, Role.ROLLOUT)
         return None

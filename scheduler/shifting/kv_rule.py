@@ -50,7 +50,7 @@ class KvRule:
         if training is None or training.batch_tokens is None:
             return None
         missing = self._home_trainers - len(view.serving(world.job, Role.TRAINING))
-        return world.plan(recruits(view, world)[: max(0, missing)], Role.TRAINING)
+        return world.plan(recruits(view, world, keep=1)[: max(0, missing)], Role.TRAINING)
 
     def _lend_trainers(self, view: ShiftView) -> ShiftPlan | None:
         world = self._world

@@ -47,7 +47,7 @@ class SeedingController:
             return world.plan(trainers, Role.ROLLOUT) if has_work else None
         missing = self._num_trainers - len(trainers)
         if missing > 0:
-            return world.plan(recruits(view, world)[:missing], Role.TRAINING)
+            return world.plan(recruits(view, world, keep=1)[:missing], Role.TRAINING)
         self._back_t = self._back_t or view.t
         return None
 

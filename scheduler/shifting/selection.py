@@ -66,15 +66,17 @@ class ShiftWorld:
         return ShiftPlan(moves=moves) if moves and self.fits(role) else None
 
 
-def recruits(view: ShiftView, world: ShiftWorld, *, immunity_s: float = 0.0) -> list[Member]:
-    """Serving workers that may train, those with the least to requeue first."""
-    serving = [
-        member
-        for role in (Role.GENRM, Role.ROLLOUT)
-        for member in idlest(view, world.job, role, immunity_s=immunity_s)
-        if not world.may_train or member.worker.worker_id in world.may_train
-    ]
-    return sorted(serving, key=lambda member: member.worker.running_tokens)
+def recruits(
+    view: ShiftView, world: ShiftWorld, *, immunity_s: float = 0.0, keep: int = 0
+) -> list[Member]:
+    """Serving workers that may train, those with the least to requeue first; `keep` of each role,
+    those with the most, are left out."""
+    serving = []
+    for role in (Role.GENRM, Role.ROLLOUT):
+        most = max(0, len(view.serving(world.job, role)) - keep)
+        serving += idlest(view, world.job, role, immunity_s=immunity_s)[:most]
+    allowed = [m for m in serving if not world.may_train or m.worker.worker_id in world.may_train]
+    return sorted(allowed, key=lambda member: member.worker.running_tokens)
 
 
 def idlest(view: ShiftView, job: str, role: Role, *, immunity_s: float = 0.0) -> Sequence[Member]:

@@ -166,6 +166,17 @@ def test_rule_on_memory_calls_its_trainers_when_a_batch_waits() -> None:
     assert list(moved(policy.plan(view(*lent, batch_tokens=10))).values()) == [Role.TRAINING] * 2
 
 
+@pytest.mark.parametrize("rule", ["kv_rule", "itl_planner", "seeding_controller"])
+def test_rules_that_fill_no_role_never_empty_one(rule: str) -> None:
+    layout = {Role.ROLLOUT: 1, Role.GENRM: 1, Role.TRAINING: 3}
+    policy = wire_shifts(rule, {}, WORLD, layout).policy
+    lent = [*members(Role.ROLLOUT, 3), *members(Role.GENRM, 1)]
+    roles = moved(policy.plan(view(*lent, batch_tokens=1000)))
+    assert set(roles.values()) == {Role.TRAINING}
+    assert len(roles) == 2
+    assert "genrm0" not in roles
+
+
 def test_itl_planner_sends_workers_where_requests_pile_up() -> None:
     policy = ItlPlanner(WORLD)
     workers = [*members(Role.ROLLOUT, 4, running=2), *members(Role.GENRM, 1, running=64)]
