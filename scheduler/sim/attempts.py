@@ -191,7 +191,7 @@ class Attempts:
 
     def _ask_again(self, attempt: Attempt, generation: int, turn: int) -> None:
         is_same = (attempt.generation, attempt.turn) == (generation, turn)
-        if not attempt.is_over and is_same:
+        if not attempt.is_over and is_same and attempt.is_requeued:
             attempt.is_requeued = False
             attempt.generation += 1
             self._ask(attempt)
@@ -232,6 +232,7 @@ class Attempts:
     def turn_ended(self, attempt: Attempt) -> None:
         turn = attempt.plan.turns[attempt.turn]
         attempt.worker_id = None
+        attempt.is_requeued = False
         attempt.context_tokens += attempt.left_tokens
         attempt.done_tokens = 0
         ids = {

@@ -211,8 +211,9 @@ class SimulatedHosts:
             return
         server.due_t = inf
         self._touched[server.spec.worker_id] = None
-        for key in server.worker.advance(self._agenda.t):
-            self._turn_ended(server.turns.pop(key))
+        ended = [server.turns.pop(key) for key in server.worker.advance(self._agenda.t)]
+        for attempt in ended:  # what one end leads to may call off the turns that still run here
+            self._turn_ended(attempt)
         if server.is_leaving and not server.turns:
             self.emptied(server)
 
