@@ -22,7 +22,6 @@ from scheduler.replay import LogEntry
 
 POLL_S = 10.0
 """A poll without news returns empty after this long, so that a lost caller is forgotten."""
-TICK_S = 1.0
 LAST_GENERATION = 1 << 30
 """Above every generation that a lost runner can have used."""
 
@@ -55,10 +54,13 @@ class Mailbox:
 class Coordinator:
     """Ray actor. `name` in its methods is the calling process: the driver's or a runner's."""
 
-    def __init__(self, scheduler: Scheduler, log: Path, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, scheduler: Scheduler, log: Path, clock: Callable[[], float], tick_s: float
+    ) -> None:
         self._scheduler = scheduler
         self._log = AppendFile(log)
         self._clock = clock
+        self._tick_s = tick_s
         self._start = clock()
         self._seq = 0
         self._mail: defaultdict[str, Mailbox] = defaultdict(Mailbox)
@@ -129,5 +131,5 @@ class Coordinator:
 
     async def _tick(self) -> None:
         while True:
-            await asyncio.sleep(TICK_S)
+            await asyncio.sleep(self._tick_s)
             self._feed("clock", [Tick()])

@@ -247,10 +247,10 @@ class Fleet:
         return [seat for seat in self._seats.values() if seat.role is role]
 
 
-def start_coordinator(scheduler: Scheduler, layout: RunLayout) -> Actor:
+def start_coordinator(scheduler: Scheduler, layout: RunLayout, *, tick_s: float) -> Actor:
     """On this node, near the run folder, which it writes to."""
     node = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
         ray.get_runtime_context().get_node_id(), soft=False
     )
     coordinator = ray.remote(Coordinator).options(num_cpus=0, scheduling_strategy=node)
-    return coordinator.remote(scheduler, layout.events, time.monotonic)
+    return coordinator.remote(scheduler, layout.events, time.monotonic, tick_s)

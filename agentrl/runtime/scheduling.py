@@ -22,6 +22,11 @@ STICKY_GAP = 0.25
 BUCKET = "default"
 
 
+def tick_s(config: RunConfig) -> float:
+    """Between two looks at the clock: shifts take less than the longer of these."""
+    return 1.0 if config.runtime.layout == "disaggregated" else 0.2
+
+
 def needs_costs(config: RunConfig) -> bool:
     """Whether a policy of the run weighs seconds, and wants them measured."""
     return config.runtime.layout != "disaggregated" or config.scheduler.routing.policy == "buckets"

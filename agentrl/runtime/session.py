@@ -38,7 +38,7 @@ from agentrl.runtime.progress import RunProgress
 from agentrl.runtime.recorder import Recorder
 from agentrl.runtime.reports import refuse_failing_env
 from agentrl.runtime.runners import RunnerPool
-from agentrl.runtime.scheduling import make_scheduler, needs_costs
+from agentrl.runtime.scheduling import make_scheduler, needs_costs, tick_s
 from agentrl.runtime.staff import WorkerSeat
 from agentrl.runtime.tasks import TaskSource
 from agentrl.runtime.watchdog import Watchdog
@@ -133,7 +133,9 @@ class Launch:
         if needs_costs(config):
             self._display.phase("measuring what work costs here")
             costs = await asyncio.to_thread(costs_of, config, self._layout.costs)
-        coordinator = start_coordinator(make_scheduler(config, costs), self._layout)
+        coordinator = start_coordinator(
+            make_scheduler(config, costs), self._layout, tick_s=tick_s(config)
+        )
         self._link = CoordinatorLink(coordinator, "driver", self._on_decision)
         self._runners = RunnerPool(
             start_runner=self._start_runner,

@@ -71,7 +71,7 @@ def recruits(
 ) -> list[Member]:
     """Serving workers that may train, those with the least to requeue first; `keep` of each role,
     those with the most, are left out."""
-    serving = []
+    serving: list[Member] = []
     for role in (Role.GENRM, Role.ROLLOUT):
         most = max(0, len(view.serving(world.job, role)) - keep)
         serving += idlest(view, world.job, role, immunity_s=immunity_s)[:most]
