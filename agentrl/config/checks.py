@@ -40,6 +40,7 @@ def conflicts(config: RunConfig) -> tuple[Conflict, ...]:
         *_sampling(config),
         *_waits(config),
         *_judging(config),
+        *_layout(config),
     )
 
 
@@ -203,4 +204,23 @@ def _judging(config: RunConfig) -> Iterator[Conflict]:
             f"judge.warmup.row_tokens {judge.warmup.row_tokens} is more than "
             f"judge.warmup.batch_tokens {judge.warmup.batch_tokens}, so a step would hold no row; "
             "lower the first",
+        )
+
+
+def _layout(config: RunConfig) -> Iterator[Conflict]:
+    runtime, policy = config.runtime, config.scheduler.shifting.policy
+    is_judged = config.judge is not None and config.judge.type == "genrm"
+    if not is_judged or runtime.genrm_workers:
+        return
+    if runtime.layout == "disaggregated":
+        yield _conflict(
+            ["runtime.genrm_workers", "runtime.layout"],
+            "runtime.genrm_workers 0 leaves nobody to judge in runtime.layout disaggregated, where "
+            "workers keep their roles; give it one, or choose colocated or elastic",
+        )
+    elif runtime.layout == "elastic" and policy != "pay_back":
+        yield _conflict(
+            ["runtime.genrm_workers", "scheduler.shifting.policy"],
+            f"runtime.genrm_workers 0 leaves nobody to judge under scheduler.shifting.policy "
+            f"{policy}, which fills no empty role; give it one, or choose pay_back",
         )

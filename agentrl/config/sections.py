@@ -286,8 +286,11 @@ class RuntimeSection(Section):
     )
     rollout_workers: PositiveInt = Field(1, description="Processes that sample.")
     training_workers: PositiveInt = Field(1, description="Processes that train.")
-    genrm_workers: PositiveInt = Field(
-        1, description="Processes that judge, when `judge.type` is genrm."
+    genrm_workers: int = Field(
+        1,
+        ge=0,
+        description="Processes that judge, when `judge.type` is genrm. With 0, workers of another "
+        "role turn to judging when there is something to judge.",
     )
     runners: PositiveInt = Field(1, description="Processes that hold attempts and their boxes.")
     slots: PositiveInt = Field(128, description="Sequences decoded together by one worker.")

@@ -45,6 +45,10 @@ class RemoteEngine:
         self._failure: EngineError | None = None
         self._reading = asyncio.create_task(self._read(), name=f"engine {url}")
 
+    @property
+    def is_connected(self) -> bool:
+        return self._failure is None
+
     @classmethod
     async def connect(cls, url: str, token: str) -> RemoteEngine:
         """`url` is `ws://host:port`. Raises `EngineError`."""

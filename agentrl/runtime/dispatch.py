@@ -2,8 +2,8 @@
 
 Translates between a rollout's words (a turn is ready, a tool has returned) and the scheduler's
 events, and keeps the futures of turns that wait for a place. A place on a worker that this runner
-does not know, or knows in another generation, is rejected with an event and asked for again by the
-scheduler itself.
+does not know, knows in another generation or has lost the connection to, is rejected with an event
+and asked for again by the scheduler itself, of another worker.
 """
 
 from __future__ import annotations
@@ -52,6 +52,9 @@ _FAILURES = {
 
 
 class WorkerEngine(TurnEngine, Protocol):
+    @property
+    def is_connected(self) -> bool: ...
+
     async def abort(self, request_id: str) -> None: ...
 
 
@@ -230,7 +233,8 @@ class CoordinatedDispatcher:
         ):
             return  # the attempt has ended or asked again: its own event has freed the slot
         serving = self._serving.get(decision.worker_id)
-        if serving is None or serving.generation != decision.worker_generation:
+        is_known = serving is not None and serving.generation == decision.worker_generation
+        if serving is None or not (is_known and serving.engine.is_connected):
             self._tell(
                 PlaceRejected(
                     trajectory_id=decision.trajectory_id,

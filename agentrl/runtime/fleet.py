@@ -132,9 +132,11 @@ class Fleet:
             raise ProcessLost(f"a worker was lost during warm-up: {in_short(error)}") from error
 
     async def teach_judge(self, on_progress: Callable[[WarmupProgress], None]) -> None:
-        """The first judge learns from the environment's rule and leaves its weights in the run."""
-        judge = self._in_role(Role.GENRM)[0].actor
-        teaching = judge.teach_judge.options(num_returns="streaming").remote(self._layout.judge)
+        """A worker learns from the environment's rule and leaves its weights in the run: a judge,
+        or one that may become one."""
+        candidates = self._in_role(Role.GENRM) or list(self._seats.values())
+        worker = candidates[-1].actor
+        teaching = worker.teach_judge.options(num_returns="streaming").remote(self._layout.judge)
         try:
             async for progress in teaching:
                 on_progress(await progress)

@@ -67,6 +67,17 @@ def test_a_judge_of_the_fleet_wants_a_core_too() -> None:
     assert not machine_conflicts(load(url), num_cores=2)
 
 
+def test_a_layout_that_leaves_nobody_to_judge() -> None:
+    nobody = "runtime.genrm_workers=0"
+    with pytest.raises(ConfigError, match="disaggregated"):
+        load(GENRM, nobody)
+    elastic = "runtime.layout=elastic"
+    with pytest.raises(ConfigError, match="kv_rule"):
+        load(GENRM, nobody, elastic, "scheduler.shifting.policy=kv_rule")
+    assert load(GENRM, nobody, elastic).runtime.genrm_workers == 0
+    assert load(GENRM, nobody, "runtime.layout=colocated").runtime.genrm_workers == 0
+
+
 def test_a_key_is_named_and_never_written() -> None:
     url = "judge={type: server, url: 'http://h/v1', model: m, api_key_env: %s}"
     assert load(url % "JUDGE_KEY").judge is not None

@@ -1,0 +1,139 @@
+"""Places and requeues as one runner carries them out: what is applied, rejected and aborted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+from agentrl.engine.engine import EngineError, GenerateRequest, TokenChunk
+from agentrl.rollout.dispatch import Placed, TurnRequest
+from agentrl.runtime.dispatch import CoordinatedDispatcher, Serving
+from scheduler.decisions import Place, Requeue, RequeueReason
+from scheduler.events import Event, PlaceRejected
+
+
+@dataclass
+class FakeEngine:
+    is_connected: bool = True
+    aborted: list[str] = field(default_factory=list)
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[TokenChunk]:
+        raise AssertionError("nobody samples here")
+        yield
+
+    async def release(self, session_id: str) -> None: ...
+
+    async def abort(self, request_id: str) -> None:
+        if not self.is_connected:
+            raise EngineError("gone")
+        self.aborted.append(request_id)
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.dispatcher = CoordinatedDispatcher(self.events.append)
+        self.engine = FakeEngine()
+        self.dispatcher.connect("w0", Serving(3, self.engine))
+
+    async def ask(self, *, replacements: int = 0) -> asyncio.Task[Placed]:
+        request = TurnRequest(
+            trajectory_id="t",
+            request_id=f"t/{replacements}",
+            turn=0,
+            context_tokens=5,
+            replacements=replacements,
+        )
+        asking = asyncio.create_task(self.dispatcher.turn_ready(request))
+        await asyncio.sleep(0)
+        return asking
+
+    def place(self, *, generation: int = 0, worker_generation: int = 3) -> None:
+        self.dispatcher.on_decision(
+            Place(
+                t=0.0,
+                job="main",
+                trajectory_id="t",
+                generation=generation,
+                turn=0,
+                worker_id="w0",
+                worker_generation=worker_generation,
+            )
+        )
+
+    async def requeue(self, *, generation: int = 0) -> None:
+        self.dispatcher.on_decision(
+            Requeue(
+                t=0.0,
+                job="main",
+                trajectory_id="t",
+                generation=generation,
+                turn=0,
+                reason=RequeueReason.SHIFT,
+            )
+        )
+        await asyncio.sleep(0)
+
+    @property
+    def rejected(self) -> list[Event]:
+        return [event for event in self.events if isinstance(event, PlaceRejected)]
+
+
+async def test_a_place_reaches_the_turn_that_waits_for_it() -> None:
+    bench = Bench()
+    asking = await bench.ask()
+    bench.place()
+    assert (await asking).worker_id == "w0"
+    assert not bench.rejected
+
+
+async def test_another_generation_of_the_worker_is_rejected() -> None:
+    bench = Bench()
+    asking = await bench.ask()
+    bench.place(worker_generation=4)
+    assert len(bench.rejected) == 1
+    assert not asking.done()
+    asking.cancel()
+
+
+async def test_a_worker_behind_a_broken_connection_is_rejected() -> None:
+    bench = Bench()
+    asking = await bench.ask()
+    bench.engine.is_connected = False
+    bench.place()
+    assert len(bench.rejected) == 1
+    assert not asking.done()
+    asking.cancel()
+
+
+async def test_a_requeued_turn_is_ended_at_its_engine_once() -> None:
+    bench = Bench()
+    asking = await bench.ask()
+    bench.place()
+    await asking
+    await bench.requeue()
+    assert bench.engine.aborted == ["t/0"]
+
+
+async def test_a_requeue_that_comes_late_ends_nothing() -> None:
+    """The turn asked again by itself, and runs under a newer generation."""
+    bench = Bench()
+    asking = await bench.ask(replacements=1)
+    bench.place(generation=1)
+    await asking
+    await bench.requeue(generation=0)
+    assert bench.engine.aborted == []
+    bench.dispatcher.turn_finished("t", 0, num_tokens=1, context_tokens=6)
+    await bench.requeue(generation=1)
+    assert bench.engine.aborted == []
+
+
+async def test_an_engine_that_is_gone_cannot_abort_and_nobody_minds() -> None:
+    bench = Bench()
+    asking = await bench.ask()
+    bench.place()
+    await asking
+    bench.engine.is_connected = False
+    await bench.requeue()
+    assert bench.engine.aborted == []
