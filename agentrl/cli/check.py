@@ -69,6 +69,7 @@ def check(config: RunFile, overrides: Overrides = None) -> None:
     model = _check_model(checklist, loaded)
     if env_class is not None and loaded.judge is not None:
         _check_judge(checklist, loaded)
+    _check_scheduler(checklist, loaded)
     _check_resources(checklist, loaded, model)
     if env_class is not None:
         _check_sandbox(checklist, loaded, env_class)
@@ -133,6 +134,16 @@ def _check_judge(checklist: Checklist, config: RunConfig) -> None:
 
     with checklist.item("judge") as say:
         say(check_judge(config))
+
+
+def _check_scheduler(checklist: Checklist, config: RunConfig) -> None:
+    from agentrl.runtime.scheduling import refuse_unfit_policies
+
+    with checklist.item("scheduler") as say:
+        refuse_unfit_policies(config)
+        layout = config.runtime.layout
+        shifting = f", shifts by {config.scheduler.shifting.policy}" if layout == "elastic" else ""
+        say(f"{layout} layout{shifting}; places by {config.scheduler.routing.policy}")
 
 
 def _check_resources(checklist: Checklist, config: RunConfig, model: LoadedModel | None) -> None:

@@ -10,6 +10,7 @@ from agentrl.config.run import RunConfig
 from agentrl.runtime.costs import Costs
 from scheduler.admission import CapacityAdmission
 from scheduler.core import Scheduler
+from scheduler.costs import DecodeCost, PrefillCost, Shape, TrainCost
 from scheduler.events import Role
 from scheduler.policies import Observer
 from scheduler.shifting.selection import ShiftWorld
@@ -30,6 +31,25 @@ def tick_s(config: RunConfig) -> float:
 def needs_costs(config: RunConfig) -> bool:
     """Whether a policy of the run weighs seconds, and wants them measured."""
     return config.runtime.layout != "disaggregated" or config.scheduler.routing.policy == "buckets"
+
+
+def refuse_unfit_policies(config: RunConfig) -> None:
+    """Raise ValueError when a policy does not take its options, before anything is measured."""
+    shape = Shape(
+        tp=1,
+        decode=DecodeCost(b=0.0, b0=0.0, c=1e-4, a=0.0, d=1e-3),
+        prefill=PrefillCost(per_token=1e-4),
+        kv_tokens=config.runtime.slots * config.rollout.context_tokens,
+    )
+    has_judge = config.judge is not None and config.judge.type == "genrm"
+    anywhere = Costs(
+        rollout=shape,
+        genrm=shape if has_judge else None,
+        training=TrainCost(per_token=1e-4),
+        serving_start_s=1.0,
+        training_start_s=1.0,
+    )
+    make_scheduler(config, anywhere if needs_costs(config) else None)
 
 
 def recorded_costs(path: Path) -> Costs | None:

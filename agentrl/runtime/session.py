@@ -38,7 +38,12 @@ from agentrl.runtime.progress import RunProgress
 from agentrl.runtime.recorder import Recorder
 from agentrl.runtime.reports import refuse_failing_env
 from agentrl.runtime.runners import RunnerPool
-from agentrl.runtime.scheduling import make_scheduler, needs_costs, tick_s
+from agentrl.runtime.scheduling import (
+    make_scheduler,
+    needs_costs,
+    refuse_unfit_policies,
+    tick_s,
+)
 from agentrl.runtime.staff import WorkerSeat
 from agentrl.runtime.tasks import TaskSource
 from agentrl.runtime.watchdog import Watchdog
@@ -129,6 +134,7 @@ class Launch:
 
     async def run(self) -> Summary:
         config = self._config
+        refuse_unfit_policies(config)
         costs = None
         if needs_costs(config):
             self._display.phase("measuring what work costs here")

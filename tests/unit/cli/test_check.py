@@ -41,7 +41,7 @@ def test_a_run_that_can_train(run_file: Path) -> None:
     assert code == 0
     assert "FAIL" not in out
     passed = [line.split()[1] for line in out.splitlines() if line.startswith("ok")]
-    assert passed == ["config", "env", "model", "resources", "sandbox", "chat"]
+    assert passed == ["config", "env", "model", "scheduler", "resources", "sandbox", "chat"]
     assert "Qwen3ForCausalLM" in out
     assert "3 steps of 2 groups x 8 attempts = 16 trajectories" in out
     assert "at most 2,048 sampled tokens a step" in out
@@ -69,6 +69,18 @@ def test_a_context_without_room_for_the_prompt(run_file: Path) -> None:
     )
     assert code == 2
     assert "context_tokens 20 less rollout.max_turn_tokens 16 leaves 4 tokens" in out
+
+
+def test_policies_that_do_not_take_their_options(run_file: Path) -> None:
+    code, out = check(run_file, "scheduler.routing.options={stickyness: 1}")
+    assert code == 2
+    assert "has no option ['stickyness']" in out
+    code, out = check(
+        run_file, "runtime.layout=elastic", "scheduler.shifting.options={patience: 3}"
+    )
+    assert code == 2
+    assert "pay_back" in out
+    assert "patience" in out
 
 
 def test_a_warm_up_without_demonstrations(run_file: Path, tmp_path: Path) -> None:
