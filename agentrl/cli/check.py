@@ -238,7 +238,7 @@ def _check_opening(
 
 def plan(config: RunConfig) -> Iterator[str]:
     """What `agentrl train` would do."""
-    from agentrl.config.checks import num_genrm_workers
+    from agentrl.config.fleet import num_genrm_workers, num_rollout_workers
 
     rollout, train, runtime = config.rollout, config.train, config.runtime
     trajectories = train.groups_per_step * rollout.group_size
@@ -246,7 +246,7 @@ def plan(config: RunConfig) -> Iterator[str]:
     yield ""
     judges = num_genrm_workers(config)
     yield (
-        f"would run {runtime.rollout_workers} rollout{f', {judges} GenRM' if judges else ''} and "
+        f"would run {num_rollout_workers(config)} rollout{f', {judges} GenRM' if judges else ''} and "
         f"{runtime.training_workers} training worker(s), {pinned}, "
         f"{runtime.slots} sequences at a time"
     )

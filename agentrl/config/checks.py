@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from agentrl.config import fleet
+
 if TYPE_CHECKING:
     from agentrl.config.run import RunConfig
 
@@ -41,18 +43,8 @@ def conflicts(config: RunConfig) -> tuple[Conflict, ...]:
         *_waits(config),
         *_judging(config),
         *_layout(config),
+        *_buckets(config),
     )
-
-
-def num_workers(config: RunConfig) -> int:
-    """Processes that want a core or an accelerator."""
-    runtime = config.runtime
-    return runtime.training_workers + runtime.rollout_workers + num_genrm_workers(config)
-
-
-def num_genrm_workers(config: RunConfig) -> int:
-    is_genrm = config.judge is not None and config.judge.type == "genrm"
-    return config.runtime.genrm_workers if is_genrm else 0
 
 
 def machine_conflicts(config: RunConfig, *, num_cores: int) -> tuple[Conflict, ...]:
@@ -60,14 +52,19 @@ def machine_conflicts(config: RunConfig, *, num_cores: int) -> tuple[Conflict, .
     runtime = config.runtime
     if runtime.ray_address is not None or not runtime.pin_cores:
         return ()
-    if num_workers(config) <= num_cores:
+    if fleet.num_cores(config) <= num_cores:
         return ()
-    judging = num_genrm_workers(config)
+    judging = fleet.num_genrm_workers(config)
+    key = "runtime.buckets" if runtime.buckets else "runtime.rollout_workers"
+    rollout = (
+        f"runtime.buckets of {sum(b.workers * b.cores for b in runtime.buckets)} cores"
+        if runtime.buckets
+        else f"runtime.rollout_workers {runtime.rollout_workers}"
+    )
     return (
         _conflict(
-            ["runtime.rollout_workers", "runtime.pin_cores"],
-            f"runtime.rollout_workers {runtime.rollout_workers} + runtime.training_workers "
-            f"{runtime.training_workers}"
+            [key, "runtime.pin_cores"],
+            f"{rollout} + runtime.training_workers {runtime.training_workers}"
             f"{f' + runtime.genrm_workers {judging}' if judging else ''}"
             f" want a core each, and this machine has {num_cores}; "
             "lower them, or let workers share cores with runtime.pin_cores: false",
@@ -224,3 +221,32 @@ def _layout(config: RunConfig) -> Iterator[Conflict]:
             f"runtime.genrm_workers 0 leaves nobody to judge under scheduler.shifting.policy "
             f"{policy}, which fills no empty role; give it one, or choose pay_back",
         )
+
+
+def _buckets(config: RunConfig) -> Iterator[Conflict]:
+    runtime = config.runtime
+    names = [bucket.name for bucket in runtime.buckets]
+    if len(set(names)) < len(names):
+        yield _conflict(
+            ["runtime.buckets"],
+            f"runtime.buckets are called {', '.join(names)}; each needs a name of its own",
+        )
+    if runtime.buckets and runtime.rollout_workers > 1:
+        yield _conflict(
+            ["runtime.rollout_workers", "runtime.buckets"],
+            f"runtime.rollout_workers {runtime.rollout_workers} means nothing beside "
+            "runtime.buckets, which say how many workers there are of each kind; leave it out",
+        )
+    if len(names) > 1 and runtime.layout != "disaggregated":
+        yield _conflict(
+            ["runtime.layout", "runtime.buckets"],
+            f"runtime.layout {runtime.layout} shifts workers that are all alike, and runtime."
+            f"buckets has {len(names)} kinds; keep one of them, or choose disaggregated",
+        )
+    for bucket in runtime.buckets:
+        if bucket.max_running > runtime.slots:
+            yield _conflict(
+                ["runtime.slots", "runtime.buckets"],
+                f"runtime.buckets {bucket.name} decodes {bucket.max_running} sequences together, "
+                f"and runtime.slots {runtime.slots} is what a worker holds; raise the second",
+            )

@@ -273,6 +273,17 @@ class OutcomesSection(Section):
         return action
 
 
+class BucketSection(Section):
+    """Rollout workers of one parallelism."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]*$", description="For the record and the policies.")
+    workers: PositiveInt = Field(1, description="Processes of this kind.")
+    cores: PositiveInt = Field(1, description="That one of them computes a step on.")
+    max_running: PositiveInt = Field(
+        description="Sequences that one of them decodes together, at most runtime.slots."
+    )
+
+
 class RuntimeSection(Section):
     """Processes and what they may use."""
 
@@ -284,7 +295,12 @@ class RuntimeSection(Section):
         description="Whether workers keep the role they start in, all change it phase by phase, "
         "or each changes it when that pays (scheduler.shifting).",
     )
-    rollout_workers: PositiveInt = Field(1, description="Processes that sample.")
+    rollout_workers: PositiveInt = Field(1, description="Processes that sample, all alike.")
+    buckets: tuple[BucketSection, ...] = Field(
+        (),
+        description="Instead of rollout_workers: kinds of processes that sample, from narrow and "
+        "crowded to wide and fast. scheduler.routing decides which serves a turn.",
+    )
     training_workers: PositiveInt = Field(1, description="Processes that train.")
     genrm_workers: int = Field(
         1,
@@ -293,7 +309,7 @@ class RuntimeSection(Section):
         "role turn to judging when there is something to judge.",
     )
     runners: PositiveInt = Field(1, description="Processes that hold attempts and their boxes.")
-    slots: PositiveInt = Field(128, description="Sequences decoded together by one worker.")
+    slots: PositiveInt = Field(128, description="Sequences whose caches one worker holds.")
     pin_cores: bool = Field(True, description="Give every worker a core of its own on a CPU.")
     weight_update: Literal["continue", "reprefill"] = Field(
         "continue",

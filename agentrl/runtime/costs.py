@@ -21,7 +21,8 @@ from scheduler.costs import DecodeCost, PrefillCost, Shape, TrainCost
 class Costs:
     """Of one worker on one core or accelerator."""
 
-    rollout: Shape
+    rollout: Mapping[str, Shape]
+    """By bucket."""
     genrm: Shape | None
     training: TrainCost
     serving_start_s: float
@@ -35,7 +36,7 @@ class Costs:
     def load(cls, path: Path) -> Self:
         data = orjson.loads(path.read_bytes())
         return cls(
-            rollout=_shape(data["rollout"]),
+            rollout={name: _shape(shape) for name, shape in data["rollout"].items()},
             genrm=None if data["genrm"] is None else _shape(data["genrm"]),
             training=TrainCost(**data["training"]),
             serving_start_s=data["serving_start_s"],

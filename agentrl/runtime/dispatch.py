@@ -58,11 +58,22 @@ class WorkerEngine(TurnEngine, Protocol):
     async def abort(self, request_id: str) -> None: ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineAddress:
+    """Where a worker of this generation serves."""
+
+    worker_id: str
+    generation: int
+    bucket: str
+    url: str
+
+
 @dataclass(frozen=True, slots=True)
 class Serving:
     """A worker's engine, as this process reaches it."""
 
     generation: int
+    bucket: str
     engine: WorkerEngine
 
 
@@ -248,7 +259,7 @@ class CoordinatedDispatcher:
         self._running[decision.trajectory_id] = _Running(
             waiting.turn, waiting.generation, waiting.request_id, serving.engine
         )
-        waiting.place.set_result(Placed(decision.worker_id, "default", serving.engine))
+        waiting.place.set_result(Placed(decision.worker_id, serving.bucket, serving.engine))
 
     def _requeue(self, decision: Requeue) -> None:
         """End the turn at its engine: its tokens so far arrive, and the rollout asks again.

@@ -20,12 +20,11 @@ import ray
 import structlog
 from ray.exceptions import RayActorError
 
-from agentrl.config.checks import num_genrm_workers, num_workers
+from agentrl.config.fleet import num_genrm_workers, rollout_buckets
 from agentrl.config.run import RunConfig
 from agentrl.record.layout import RunLayout
 from agentrl.registry import EnvRef
 from agentrl.runtime.coordinator import Coordinator
-from agentrl.runtime.cores import cores_for
 from agentrl.runtime.display import WarmupProgress
 from agentrl.runtime.failures import ProcessLost, in_short
 from agentrl.runtime.handoffs import Handoffs
@@ -82,14 +81,15 @@ class Fleet:
     async def start(self) -> None:
         """Start the workers, and wait until they run."""
         runtime = self._config.runtime
-        is_local = runtime.ray_address is None
-        cores = cores_for(num_workers(self._config), pin=runtime.pin_cores and is_local)
-        roles = [
-            *[Role.TRAINING] * runtime.training_workers,
-            *[Role.ROLLOUT] * runtime.rollout_workers,
-            *[Role.GENRM] * num_genrm_workers(self._config),
+        buckets = rollout_buckets(self._config)
+        single = buckets[0].model_copy(update={"cores": 1})
+        posts = [
+            *[(Role.TRAINING, single)] * runtime.training_workers,
+            *[(Role.ROLLOUT, bucket) for bucket in buckets for _ in range(bucket.workers)],
+            *[(Role.GENRM, single)] * num_genrm_workers(self._config),
         ]
-        for seat in self._staff.hire(zip(roles, cores, strict=True)):
+        is_local = runtime.ray_address is None
+        for seat in self._staff.hire(posts, pin=runtime.pin_cores and is_local):
             self._seats[seat.worker_id] = seat
         actors = [self._coordinator, *(seat.actor for seat in self._seats.values())]
         starting = asyncio.gather(*(actor.ready.remote() for actor in actors))
@@ -106,7 +106,7 @@ class Fleet:
         await self._staff.within_start(name, runner.ready.remote())
         for seat in self._seats.values():
             if seat.url:
-                await runner.connect.remote(seat.worker_id, seat.generation, seat.url)
+                await runner.connect.remote(seat.address)
         return runner
 
     # --------------------------------------------------------------------------------- roles
@@ -229,7 +229,7 @@ class Fleet:
             if not self._handoffs.is_restarting(seat.worker_id):
                 self._tell(WorkerLost(worker_id=seat.worker_id, generation=seat.generation))
                 seat.generation += 1
-            seat.actor, seat.url = self._staff.process(seat.core), ""
+            seat.actor, seat.url = self._staff.process(seat.bucket, seat.cores), ""
             try:
                 await self._staff.put_to_work(seat)
             except RayActorError:

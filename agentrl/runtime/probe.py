@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import ray
 import torch
 
+from agentrl.config.fleet import rollout_buckets
 from agentrl.config.judge import GenRMJudge
 from agentrl.config.run import RunConfig
 from agentrl.config.sections import ModelSection
@@ -25,6 +28,7 @@ from agentrl.train.trainer import Trainer
 from agentrl.types import TrainingSample
 from scheduler.costs import DecodeCost, PrefillCost, Shape, TrainCost
 
+_ALL_CORES = os.sched_getaffinity(0)
 ROUNDS = 3
 """The fastest of so many counts: what else the machine does only makes a round slower."""
 STEPS = 24
@@ -44,13 +48,15 @@ def costs_of(config: RunConfig, path: Path) -> Costs:
 
 def measure(config: RunConfig) -> Costs:
     """Takes a few seconds on an idle core."""
-    (core,) = cores_for(1, pin=config.runtime.pin_cores)
-    stay_on(core)
-    torch.set_num_threads(1)
-    judge = config.judge
-    rollout, serving_start_s = _serving(
-        config.model, config.runtime.slots, config.rollout.context_tokens
-    )
+    judge, runtime = config.judge, config.runtime
+    rollout: dict[str, Shape] = {}
+    for bucket in rollout_buckets(config):
+        _take_cores(bucket.cores, pin=runtime.pin_cores)
+        shape, serving_start_s = _serving(
+            config.model, runtime.slots, config.rollout.context_tokens
+        )
+        rollout[bucket.name] = replace(shape, tp=bucket.cores)
+    _take_cores(1, pin=runtime.pin_cores)
     genrm = None
     if isinstance(judge, GenRMJudge):
         genrm, _ = _serving(judge.model, judge.slots, judge.context_tokens)
@@ -62,6 +68,13 @@ def measure(config: RunConfig) -> Costs:
         serving_start_s=serving_start_s + ENTERING_S,
         training_start_s=training_start_s + ENTERING_S,
     )
+
+
+def _take_cores(number: int, *, pin: bool) -> None:
+    os.sched_setaffinity(0, _ALL_CORES)
+    (cores,) = cores_for([number], pin=pin)
+    stay_on(cores)
+    torch.set_num_threads(number)
 
 
 # ------------------------------------------------------------------------------------- serving

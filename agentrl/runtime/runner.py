@@ -23,7 +23,7 @@ from agentrl.rollout.budget import RolloutLimits
 from agentrl.rollout.contests import decide
 from agentrl.rollout.runner import RolloutRunner
 from agentrl.runtime.boxes import first_spec, open_pool, try_out
-from agentrl.runtime.dispatch import CoordinatedDispatcher, Serving
+from agentrl.runtime.dispatch import CoordinatedDispatcher, EngineAddress, Serving
 from agentrl.runtime.judges import open_roles
 from agentrl.runtime.link import Actor, CoordinatorLink
 from agentrl.types import Group, Trajectory
@@ -85,16 +85,21 @@ class Runner:
         self._broken = asyncio.get_running_loop().create_future()
         self._listening = asyncio.create_task(self._link.run())
 
-    async def connect(self, worker_id: str, generation: int, url: str) -> None:
+    async def connect(self, address: EngineAddress) -> None:
         """Turns may be placed on this worker, under this generation, from now on."""
-        before = self._engines.get(worker_id)
-        if before is not None and before.url == url:
-            return self._dispatcher.connect(worker_id, Serving(generation, before))
-        engine = await RemoteEngine.connect(url, self._secret)
-        self._engines[worker_id] = engine
-        self._dispatcher.connect(worker_id, Serving(generation, engine))
+        name = address.worker_id
+        before = self._engines.get(name)
+        if before is not None and before.url == address.url:
+            return self._serve(address, before)
+        engine = await RemoteEngine.connect(address.url, self._secret)
+        self._engines[name] = engine
+        self._serve(address, engine)
         if before is not None:
             await before.close()
+
+    def _serve(self, address: EngineAddress, engine: RemoteEngine) -> None:
+        serving = Serving(address.generation, address.bucket, engine)
+        self._dispatcher.connect(address.worker_id, serving)
 
     async def submit(self, attempts: Sequence[Attempt]) -> None:
         for attempt in attempts:

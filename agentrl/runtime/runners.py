@@ -15,6 +15,7 @@ import structlog
 from ray.exceptions import RayActorError
 
 from agentrl.rollout.attempt import Attempt
+from agentrl.runtime.dispatch import EngineAddress
 from agentrl.runtime.link import Actor
 from agentrl.types import Group, Outcome, StopReason, Trajectory
 
@@ -74,13 +75,13 @@ class RunnerPool:
         )
         return [line for lines in states if isinstance(lines, list) for line in lines]
 
-    async def connect(self, worker_id: str, generation: int, url: str) -> None:
+    async def connect(self, address: EngineAddress) -> None:
         """Tell every runner where a worker's engine can be reached."""
         for runner in self._runners:
             if runner is not None:
                 # one that dies in this moment is told of all engines when it is replaced
                 with suppress(RayActorError):
-                    await runner.connect.remote(worker_id, generation, url)
+                    await runner.connect.remote(address)
 
     async def close(self) -> None:
         """Close what still lives; a runner that is gone has nothing left to close."""

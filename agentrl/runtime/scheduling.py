@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from agentrl.config.checks import num_genrm_workers
+from agentrl.config.fleet import num_genrm_workers, num_rollout_workers, rollout_buckets
 from agentrl.config.run import RunConfig
 from agentrl.runtime.costs import Costs
 from scheduler.admission import CapacityAdmission
@@ -20,7 +20,6 @@ from scheduler.wiring import World, wire
 
 STICKY_GAP = 0.25
 """Of a worker's slots: below this, the cache of the last turn is worth more than a shorter line."""
-BUCKET = "default"
 
 
 def tick_s(config: RunConfig) -> float:
@@ -43,7 +42,7 @@ def refuse_unfit_policies(config: RunConfig) -> None:
     )
     has_judge = config.judge is not None and config.judge.type == "genrm"
     anywhere = Costs(
-        rollout=shape,
+        rollout={bucket.name: shape for bucket in rollout_buckets(config)},
         genrm=shape if has_judge else None,
         training=TrainCost(per_token=1e-4),
         serving_start_s=1.0,
@@ -69,8 +68,8 @@ def make_scheduler(
         routing.policy,
         options,
         World(
-            shapes={} if costs is None else {BUCKET: costs.rollout},
-            buckets=(BUCKET,),
+            shapes={} if costs is None else costs.rollout,
+            buckets=tuple(bucket.name for bucket in rollout_buckets(config)),
             max_tokens=config.rollout.max_trajectory_tokens,
             seed=config.seed,
         ),
@@ -101,14 +100,15 @@ def _shifts(config: RunConfig, costs: Costs | None) -> WiredShifts:
     runtime, section = config.runtime, config.scheduler.shifting
     if costs is None or runtime.layout == "disaggregated":
         return WiredShifts(policy=Static())
-    shapes = {Role.ROLLOUT: costs.rollout}
+    ((bucket, shape),) = costs.rollout.items()
+    shapes = {Role.ROLLOUT: shape}
     if costs.genrm is not None:
         shapes[Role.GENRM] = costs.genrm
     into_serving = {(source, target): costs.serving_start_s for source in Role for target in shapes}
     into_training = {(source, Role.TRAINING): costs.training_start_s for source in shapes}
     world = ShiftWorld(
         shapes=shapes,
-        buckets=dict.fromkeys(Role, BUCKET),
+        buckets=dict.fromkeys(Role, bucket),
         max_running=runtime.slots,
         groups_per_step=config.train.groups_per_step,
         max_staleness=config.train.max_staleness,
@@ -117,7 +117,7 @@ def _shifts(config: RunConfig, costs: Costs | None) -> WiredShifts:
     )
     layout = {
         Role.TRAINING: runtime.training_workers,
-        Role.ROLLOUT: runtime.rollout_workers,
+        Role.ROLLOUT: num_rollout_workers(config),
         Role.GENRM: num_genrm_workers(config),
     }
     if runtime.layout == "colocated":

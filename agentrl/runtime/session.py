@@ -270,7 +270,7 @@ class Launch:
         return await self._fleet.start_runner(self._env, number)
 
     async def _announce(self, seat: WorkerSeat) -> None:
-        await self._runners.connect(seat.worker_id, seat.generation, seat.url)
+        await self._runners.connect(seat.address)
 
     # -------------------------------------------------------------------------------- callbacks
 

@@ -7,16 +7,19 @@ serves may change. Whoever is in a seat is known to the scheduler by the seat's 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 import ray
 
-from agentrl.config.checks import num_workers
+from agentrl.config.fleet import num_workers
 from agentrl.config.judge import GenRMJudge
 from agentrl.config.run import RunConfig
+from agentrl.config.sections import BucketSection
 from agentrl.record.layout import RunLayout
+from agentrl.runtime.cores import Cores, cores_for
+from agentrl.runtime.dispatch import EngineAddress
 from agentrl.runtime.failures import ProcessLost
 from agentrl.runtime.link import Actor
 from agentrl.runtime.worker import Served, Worker
@@ -31,7 +34,9 @@ class WorkerSeat:
 
     worker_id: str
     role: Role
-    core: int | None
+    bucket: BucketSection
+    """What it is as a rollout worker; in other roles only its cores count."""
+    cores: Cores
     actor: Actor
     generation: int = 0
     url: str = ""
@@ -40,8 +45,17 @@ class WorkerSeat:
     """The process in the seat was reported ready for the seat's role."""
 
     @property
+    def address(self) -> EngineAddress:
+        return EngineAddress(
+            worker_id=self.worker_id,
+            generation=self.generation,
+            bucket=self.bucket.name,
+            url=self.url,
+        )
+
+    @property
     def accelerators(self) -> tuple[str, ...]:
-        return () if self.core is None else (f"core{self.core}",)
+        return tuple(f"core{core}" for core in self.cores)
 
 
 class Staff:
@@ -64,19 +78,20 @@ class Staff:
         self._tell = tell
         self._announce = announce
 
-    def hire(self, roles: Iterable[tuple[Role, int | None]]) -> list[WorkerSeat]:
-        """A seat with a new process for each role and core."""
+    def hire(self, posts: Sequence[tuple[Role, BucketSection]], *, pin: bool) -> list[WorkerSeat]:
+        """A seat with a new process for each role and kind of worker."""
+        cores = cores_for([bucket.cores for _, bucket in posts], pin=pin)
         return [
-            WorkerSeat(f"worker-{number}", role, core, self.process(core))
-            for number, (role, core) in enumerate(roles)
+            WorkerSeat(f"worker-{number}", role, bucket, own, self.process(bucket, own))
+            for number, ((role, bucket), own) in enumerate(zip(posts, cores, strict=True))
         ]
 
-    def process(self, core: int | None) -> Actor:
+    def process(self, bucket: BucketSection, cores: Cores) -> Actor:
         has_gpus = ray.cluster_resources().get("GPU", 0) >= num_workers(self._config)
         # a private cluster holds nothing else, and workers that share cores may be more than those
         num_cpus = 0 if self._config.runtime.ray_address is None else 1
         worker = ray.remote(Worker).options(num_cpus=num_cpus, num_gpus=1 if has_gpus else 0)
-        return worker.remote(self._config, self._store, core)
+        return worker.remote(self._config, self._store, cores, bucket.cores)
 
     async def put_to_work(self, seat: WorkerSeat) -> None:
         """Build what the seat's role needs, and report it ready."""
@@ -111,15 +126,17 @@ class Staff:
                 worker_id=seat.worker_id,
                 generation=seat.generation,
                 role=seat.role,
-                max_running=self._max_running(seat.role),
+                bucket=seat.bucket.name,
+                tp=seat.bucket.cores,
+                max_running=self._max_running(seat),
                 accelerators=seat.accelerators,
             )
         )
 
-    def _max_running(self, role: Role) -> int:
-        match role:
+    def _max_running(self, seat: WorkerSeat) -> int:
+        match seat.role:
             case Role.ROLLOUT:
-                return self._config.runtime.slots
+                return seat.bucket.max_running
             case Role.GENRM:
                 judge = self._config.judge
                 assert isinstance(judge, GenRMJudge), "only runs with such a judge have the role"

@@ -17,7 +17,7 @@ import ray
 import torch
 
 from agentrl.config.run import RunConfig
-from agentrl.runtime.cores import stay_on
+from agentrl.runtime.cores import Cores, stay_on
 from agentrl.runtime.display import WarmupProgress
 from agentrl.runtime.genrm import GenRMContext, teach
 from agentrl.runtime.link import Actor
@@ -47,9 +47,9 @@ class Served(NamedTuple):
 class Worker:
     """Ray actor."""
 
-    def __init__(self, config: RunConfig, store: Actor, core: int | None) -> None:
-        stay_on(core)
-        torch.set_num_threads(1)
+    def __init__(self, config: RunConfig, store: Actor, cores: Cores, num_threads: int) -> None:
+        stay_on(cores)
+        torch.set_num_threads(num_threads)
         self._config = config
         self._store = store
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="role")

@@ -72,7 +72,7 @@ class Bench:
     async def hire(self, *names: str) -> None:
         worker = ray.remote(Worker).options(num_cpus=0)
         for name in names:
-            self.replicas[name] = worker.remote(self._config, self.store, None)
+            self.replicas[name] = worker.remote(self._config, self.store, (), 1)
         await asyncio.gather(*(self.replicas[name].become_training.remote(None) for name in names))
 
     async def train(self, step: int, *names: str) -> Any:

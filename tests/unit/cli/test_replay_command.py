@@ -11,12 +11,13 @@ from typer.testing import CliRunner
 
 from agentrl.cli.main import app
 from agentrl.config.dump import dump_config
+from agentrl.config.fleet import DEFAULT_BUCKET
 from agentrl.config.load import load_config
 from agentrl.config.run import RunConfig
 from agentrl.record.launches import Launch, RunInfo, write_run
 from agentrl.record.layout import RunLayout
 from agentrl.runtime.costs import Costs
-from agentrl.runtime.scheduling import BUCKET, make_scheduler
+from agentrl.runtime.scheduling import make_scheduler
 from scheduler.costs import TrainCost, libra_shapes
 from scheduler.decisions import Place
 from scheduler.replay import LogEntry
@@ -41,7 +42,7 @@ OURS = load_config(
     ],
 )
 COSTS = Costs(
-    rollout=libra_shapes(memory_share=0.85)[1],
+    rollout={DEFAULT_BUCKET: libra_shapes(memory_share=0.85)[1]},
     genrm=None,
     training=TrainCost(per_token=1e-4),
     serving_start_s=1.0,
@@ -56,7 +57,7 @@ def launch(
     shape = libra_shapes(memory_share=0.85)[1]
     Cluster(
         workers=[
-            WorkerSpec(worker_id=f"w{i}", bucket=BUCKET, shape=shape, max_running=3)
+            WorkerSpec(worker_id=f"w{i}", bucket=DEFAULT_BUCKET, shape=shape, max_running=3)
             for i in range(2)
         ],
         steps=StepSpec(num_steps=num_steps, groups_per_step=3, train_seconds=5.0),

@@ -78,6 +78,33 @@ def test_a_layout_that_leaves_nobody_to_judge() -> None:
     assert load(GENRM, nobody, "runtime.layout=colocated").runtime.genrm_workers == 0
 
 
+WIDE = "{name: wide, max_running: 16}"
+FAST = "{name: fast, cores: 2, max_running: 4}"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        ([f"runtime.buckets=[{WIDE}, {WIDE}]"], "name of its own"),
+        ([f"runtime.buckets=[{WIDE}]", "runtime.rollout_workers=2"], "rollout_workers 2 means"),
+        ([f"runtime.buckets=[{WIDE}, {FAST}]", "runtime.layout=elastic"], "2 kinds"),
+        ([f"runtime.buckets=[{WIDE}]", "runtime.slots=8"], "wide decodes 16"),
+    ],
+)
+def test_buckets_that_cannot_be(overrides: list[str], told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(*overrides)
+    (problem,) = caught.value.problems
+    assert told in problem.message
+
+
+def test_buckets_want_the_cores_they_name() -> None:
+    config = load(f"runtime.buckets=[{WIDE}, {FAST}]")
+    assert not machine_conflicts(config, num_cores=4)
+    (conflict,) = machine_conflicts(config, num_cores=3)
+    assert "runtime.buckets of 3 cores" in conflict.message
+
+
 def test_a_key_is_named_and_never_written() -> None:
     url = "judge={type: server, url: 'http://h/v1', model: m, api_key_env: %s}"
     assert load(url % "JUDGE_KEY").judge is not None

@@ -35,7 +35,7 @@ class Bench:
         self.events: list[Event] = []
         self.dispatcher = CoordinatedDispatcher(self.events.append)
         self.engine = FakeEngine()
-        self.dispatcher.connect("w0", Serving(3, self.engine))
+        self.dispatcher.connect("w0", Serving(3, "default", self.engine))
 
     async def ask(self, *, replacements: int = 0) -> asyncio.Task[Placed]:
         request = TurnRequest(

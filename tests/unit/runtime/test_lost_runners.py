@@ -34,7 +34,7 @@ async def test_attempts_and_questions_of_a_dead_runner_hold_no_slot(tmp_path: Pa
         groups_per_step=1, num_steps=1, max_staleness=0, max_running_groups=1
     )
     scheduler = Scheduler(routing=LeastLoad(), admission=admission)
-    coordinator = Coordinator(scheduler, tmp_path / "events.jsonl", lambda: 0.0)
+    coordinator = Coordinator(scheduler, tmp_path / "events.jsonl", lambda: 0.0, tick_s=1.0)
     await coordinator.ready()
     fleet = [
         WorkerReady(worker_id=role.value, role=role, max_running=1)

@@ -1,0 +1,47 @@
+"""Rollout workers of two kinds, and a router that knows what each costs: real processes."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from training import SMALL, Training
+
+from agentrl.config.load import load_config
+from agentrl.record.reader import RunReader
+from agentrl.runtime.scheduling import make_scheduler, recorded_costs
+from scheduler.replay import read_log, replay
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def test_turns_are_served_by_buckets_of_different_parallelism(tmp_path: Path) -> None:
+    config = copy.deepcopy(SMALL)
+    config["runtime"] |= {
+        "pin_cores": False,
+        "buckets": [
+            {"name": "crowded", "max_running": 8},
+            {"name": "fast", "cores": 2, "max_running": 2},
+        ],
+    }
+    config["scheduler"] = {"routing": {"policy": "buckets"}}
+    config["train"] |= {"steps": 4, "groups_per_step": 4}
+    training = Training(tmp_path, config)
+    assert training.wait() == 0, training.text
+
+    reader = RunReader(training.run)
+    served: Counter[str] = Counter()
+    for step in reader.steps("train"):
+        for rows in reader.groups(step, "train").values():
+            for row in rows:
+                served.update(place["bucket"] for place in reader.line(row)["placements"])
+    assert set(served) == {"crowded", "fast"}, served
+
+    costs = recorded_costs(training.run / "costs.json")
+    assert costs is not None
+    assert [shape.tp for shape in costs.rollout.values()] == [1, 2]
+    scheduler = make_scheduler(load_config(training.folder / "run.yaml"), costs)
+    with (training.run / "events.jsonl").open("rb") as log:
+        assert replay(scheduler, read_log(log)).difference is None
