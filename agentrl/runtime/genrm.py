@@ -16,24 +16,18 @@ from agentrl.chat.make import make_chat
 from agentrl.config.judge import GenRMJudge
 from agentrl.config.run import RunConfig
 from agentrl.config.sections import PathModel
-from agentrl.engine.remote import EngineServer
 from agentrl.engine.torch_engine import TorchEngine
 from agentrl.env import seed_of
 from agentrl.models.load import LoadedModel, load_model
 from agentrl.registry import EnvRef
 from agentrl.rollout.judge_expert import judge_rows
 from agentrl.runtime.display import WarmupProgress
-from agentrl.runtime.roles import device, drained
+from agentrl.runtime.roles import ServedEngine, device
 from agentrl.train.warmup import Warmup
 
 
-class GenRMContext:
-    """An engine with the judge's weights, reachable at `url`."""
-
-    def __init__(self, engine: TorchEngine, server: EngineServer, url: str) -> None:
-        self._engine = engine
-        self._server = server
-        self.url = url
+class GenRMContext(ServedEngine):
+    """Serves the judge's weights."""
 
     @classmethod
     async def start(cls, config: RunConfig, secret: str, host: str, folder: Path) -> Self:
@@ -45,17 +39,7 @@ class GenRMContext:
             context_tokens=section.context_tokens,
             device=device(),
         )
-        server = EngineServer(engine, host=host, token=secret)
-        port = await server.start()
-        return cls(engine, server, f"ws://{host}:{port}")
-
-    async def drain(self) -> None:
-        """Return when no verdict is being written any more."""
-        await drained(self._engine)
-
-    async def close(self) -> None:
-        await self._server.close()
-        await self._engine.close()
+        return await cls.open(engine, host=host, secret=secret)
 
 
 def genrm_of(config: RunConfig) -> GenRMJudge:

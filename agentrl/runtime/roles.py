@@ -19,14 +19,37 @@ from agentrl.models.load import load_model
 DRAIN_POLL_S = 0.02
 
 
-class RolloutContext:
-    """An engine with weights of some version, reachable at `url`."""
+class ServedEngine:
+    """An engine behind a server; what every serving role comes to. Made by `open`."""
 
-    def __init__(self, engine: TorchEngine, server: EngineServer, url: str, *, keep_cache: bool):
+    def __init__(self, engine: TorchEngine, server: EngineServer, url: str) -> None:
         self._engine = engine
         self._server = server
-        self._keep_cache = keep_cache
         self.url = url
+
+    @classmethod
+    async def open(cls, engine: TorchEngine, *, host: str, secret: str) -> Self:
+        server = EngineServer(engine, host=host, token=secret)
+        port = await server.start()
+        return cls(engine, server, f"ws://{host}:{port}")
+
+    async def drain(self) -> None:
+        """Return when no turn runs here any more; whoever placed them sees to that."""
+        while True:
+            stats = await self._engine.stats()
+            if not (stats.running or stats.waiting):
+                return
+            await asyncio.sleep(DRAIN_POLL_S)
+
+    async def close(self) -> None:
+        await self._server.close()
+        await self._engine.close()
+
+
+class RolloutContext(ServedEngine):
+    """Serves the policy's weights, of one version after the other."""
+
+    _keep_cache = True
 
     @classmethod
     async def start(
@@ -39,29 +62,12 @@ class RolloutContext:
             device=device(),
         )
         await engine.load_weights(version, weights, keep_cache=False)
-        server = EngineServer(engine, host=host, token=secret)
-        port = await server.start()
-        keep_cache = config.runtime.weight_update == "continue"
-        return cls(engine, server, f"ws://{host}:{port}", keep_cache=keep_cache)
+        context = await cls.open(engine, host=host, secret=secret)
+        context._keep_cache = config.runtime.weight_update == "continue"
+        return context
 
     async def load(self, version: int, weights: WeightUpdate) -> None:
         await self._engine.load_weights(version, weights, keep_cache=self._keep_cache)
-
-    async def drain(self) -> None:
-        """Return when no turn runs here any more; whoever placed them sees to that."""
-        await drained(self._engine)
-
-    async def close(self) -> None:
-        await self._server.close()
-        await self._engine.close()
-
-
-async def drained(engine: TorchEngine) -> None:
-    while True:
-        stats = await engine.stats()
-        if not (stats.running or stats.waiting):
-            return
-        await asyncio.sleep(DRAIN_POLL_S)
 
 
 def device() -> torch.device:

@@ -24,7 +24,7 @@ from agentrl.runtime.link import Actor
 from agentrl.runtime.progress import RunProgress
 from agentrl.runtime.replicas import Meeting, Replicas, Seat, open_meeting
 from agentrl.runtime.reports import GradientShare
-from agentrl.runtime.roles import RolloutContext
+from agentrl.runtime.roles import RolloutContext, ServedEngine
 from agentrl.runtime.trainers import StepOrder
 from agentrl.runtime.training import Snapshot, TrainingContext
 from agentrl.train.report import AppliedStep
@@ -53,7 +53,7 @@ class Worker:
         self._config = config
         self._store = store
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="role")
-        self._context: RolloutContext | GenRMContext | TrainingContext | None = None
+        self._context: ServedEngine | TrainingContext | None = None
         self._meeting: Meeting | None = None
 
     async def ready(self) -> None:
@@ -66,14 +66,14 @@ class Worker:
     async def leave_role(self) -> None:
         context, self._context = self._context, None
         match context:
-            case RolloutContext() | GenRMContext():
+            case ServedEngine():
                 await context.close()
             case TrainingContext():
                 await self._work(context.leave_replicas)
 
     async def quiesce(self) -> None:
         """Return when nothing runs here any more; a training worker rests between two steps."""
-        if isinstance(self._context, RolloutContext | GenRMContext):
+        if isinstance(self._context, ServedEngine):
             await self._context.drain()
 
     # ------------------------------------------------------------------------------- training
