@@ -311,9 +311,10 @@ class RuntimeSection(Section):
     runners: PositiveInt = Field(1, description="Processes that hold attempts and their boxes.")
     slots: PositiveInt = Field(128, description="Sequences whose caches one worker holds.")
     pin_cores: bool = Field(True, description="Give every worker a core of its own on a CPU.")
-    weight_update: Literal["continue", "reprefill"] = Field(
+    weight_update: Literal["continue", "reprefill", "drain"] = Field(
         "continue",
-        description="New weights under running attempts: keep the cache, or recompute it.",
+        description="New weights under running turns: they go on with their cache, or with one that is "
+        "computed anew, or end first while others wait.",
     )
     start_timeout_s: PositiveFloat = Field(180.0, description="Until every process is ready.")
     stall_timeout_s: PositiveFloat = Field(

@@ -44,6 +44,7 @@ class Batcher:
         self._prefills: dict[str, ServedTurn] = {}
         """The one that is waiting or running for a session."""
         self._ended: list[Progress] = []
+        self._is_holding = False
         self._sampler: Sampler | None = None
         self._sampler_turns: list[ServedTurn] = []
         self._tokens_generated = 0
@@ -53,7 +54,7 @@ class Batcher:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._waiting or self._running)
+        return bool(self._running or (self._waiting and not self._is_holding))
 
     def submit(self, request: GenerateRequest) -> None:
         """Turns of one session run one after another; a prefill gives way to anything newer."""
@@ -89,6 +90,13 @@ class Batcher:
         self._slots.release_resting()
         for turn in self._running:
             turn.filled = 0
+
+    def hold(self) -> None:
+        """Begin no turn until `admit`; those that run go on."""
+        self._is_holding = True
+
+    def admit(self) -> None:
+        self._is_holding = False
 
     def take_progress(self, *, running: bool) -> list[Progress]:
         """What was not yet reported of turns that ended; of running ones too if asked."""
@@ -127,7 +135,7 @@ class Batcher:
             self._sample(turns, torch.cat(logits))
 
     def _admit(self) -> None:
-        if not (self._waiting and self._slots.has_room):
+        if self._is_holding or not (self._waiting and self._slots.has_room):
             return
         waiting_sessions = {turn.request.session_id for turn in self._waiting}
         for turn in list(self._waiting):

@@ -79,6 +79,17 @@ class EngineStats:
     tokens_prefilled: int
 
 
+class WeightSwap(StrEnum):
+    """What new weights mean for the turns that run when they come."""
+
+    CONTINUE = "continue"
+    """They go on, on the keys and values that the old weights computed."""
+    REPREFILL = "reprefill"
+    """They go on, and their keys and values are computed anew."""
+    DRAIN = "drain"
+    """They end first; turns that wait meanwhile begin with the new weights."""
+
+
 WeightUpdate = Mapping[str, NDArray[np.float32]]
 """Parameter name to array, as `named_parameters()` of the model names them."""
 
@@ -116,12 +127,8 @@ class Engine(Protocol):
 
     async def resume(self) -> None: ...
 
-    async def load_weights(self, version: int, weights: WeightUpdate, *, keep_cache: bool) -> None:
-        """Swap weights between two decode steps.
-
-        `keep_cache=True` continues on keys and values of the old weights, False recomputes those
-        of running requests. Tokens sampled from here on carry `version`.
-        """
+    async def load_weights(self, version: int, weights: WeightUpdate, *, swap: WeightSwap) -> None:
+        """Swap weights between two decode steps. Tokens sampled from then on carry `version`."""
         ...
 
     async def prefill(self, session_id: str, ids: Sequence[int]) -> None:

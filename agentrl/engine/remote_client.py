@@ -21,6 +21,7 @@ from agentrl.engine.engine import (
     GenerateRequest,
     RequestError,
     TokenChunk,
+    WeightSwap,
     WeightUpdate,
 )
 from agentrl.engine.remote import ENDPOINT, HEARTBEAT_S, MAX_MESSAGE_BYTES
@@ -101,7 +102,7 @@ class RemoteEngine:
         await self._call("resume")
 
     async def load_weights(
-        self, version: int, weights: WeightUpdate, *, keep_cache: bool
+        self, version: int, weights: WeightUpdate, *, swap: WeightSwap
     ) -> NoReturn:
         raise EngineError(
             f"engine at {self.url}: weights do not travel over this connection; "

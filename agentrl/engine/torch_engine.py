@@ -10,6 +10,7 @@ How many cores a pass uses is the process's own choice (`torch.set_num_threads`)
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from itertools import count
 
@@ -26,6 +27,7 @@ from agentrl.engine.engine import (
     GenerateRequest,
     RequestError,
     TokenChunk,
+    WeightSwap,
     WeightUpdate,
 )
 from agentrl.engine.fast_forward import FastForward, has_fast_forward
@@ -34,6 +36,8 @@ from agentrl.engine.kv_cache import KVCache
 from agentrl.engine.stream import TokenStream
 from agentrl.engine.turn import Progress
 from agentrl.engine.weights import load_into
+
+_DRAIN_POLL_S = 0.005
 
 
 class TorchEngine:
@@ -116,12 +120,25 @@ class TorchEngine:
     async def resume(self) -> None:
         await self._thread.set_paused(False)
 
-    async def load_weights(self, version: int, weights: WeightUpdate, *, keep_cache: bool) -> None:
-        def swap() -> None:
+    async def load_weights(self, version: int, weights: WeightUpdate, *, swap: WeightSwap) -> None:
+        def load() -> None:
             load_into(self._model, weights)
-            self._batcher.weights_changed(version, keep_cache=keep_cache)
+            self._batcher.weights_changed(version, keep_cache=swap is WeightSwap.CONTINUE)
 
-        await self._thread.call(swap)
+        if swap is not WeightSwap.DRAIN:
+            return await self._thread.call(load)
+        await self._thread.call(self._batcher.hold)
+        try:
+            await self._until_none_runs()
+            await self._thread.call(load)
+        finally:
+            await self._thread.call(self._batcher.admit)
+
+    async def _until_none_runs(self) -> None:
+        while True:
+            if not (await self.stats()).running:
+                return
+            await asyncio.sleep(_DRAIN_POLL_S)
 
     async def release(self, session_id: str) -> None:
         await self._thread.call(lambda: self._batcher.release(session_id))

@@ -11,7 +11,7 @@ from typing import Self
 import torch
 
 from agentrl.config.run import RunConfig
-from agentrl.engine.engine import WeightUpdate
+from agentrl.engine.engine import WeightSwap, WeightUpdate
 from agentrl.engine.remote import EngineServer
 from agentrl.engine.torch_engine import TorchEngine
 from agentrl.models.load import load_model
@@ -49,7 +49,7 @@ class ServedEngine:
 class RolloutContext(ServedEngine):
     """Serves the policy's weights, of one version after the other."""
 
-    _keep_cache = True
+    _swap = WeightSwap.CONTINUE
 
     @classmethod
     async def start(
@@ -61,13 +61,13 @@ class RolloutContext(ServedEngine):
             context_tokens=config.rollout.context_tokens,
             device=device(),
         )
-        await engine.load_weights(version, weights, keep_cache=False)
+        await engine.load_weights(version, weights, swap=WeightSwap.REPREFILL)
         context = await cls.open(engine, host=host, secret=secret)
-        context._keep_cache = config.runtime.weight_update == "continue"
+        context._swap = WeightSwap(config.runtime.weight_update)
         return context
 
     async def load(self, version: int, weights: WeightUpdate) -> None:
-        await self._engine.load_weights(version, weights, keep_cache=self._keep_cache)
+        await self._engine.load_weights(version, weights, swap=self._swap)
 
 
 def device() -> torch.device:

@@ -18,6 +18,7 @@ from agentrl.engine.engine import (
     RequestError,
     Sampling,
     TokenChunk,
+    WeightSwap,
 )
 from agentrl.engine.remote import EngineServer
 from agentrl.engine.remote_client import RemoteEngine
@@ -138,7 +139,7 @@ async def test_commands_reach_the_engine(port: int, engine: TorchEngine) -> None
         assert (await whole(stream))[-1].finish_reason is FinishReason.ABORTED
         assert await remote.abort_all() == 0
         with pytest.raises(EngineError, match="the process that owns the engine"):
-            await remote.load_weights(4, {}, keep_cache=True)
+            await remote.load_weights(4, {}, swap=WeightSwap.CONTINUE)
 
 
 async def test_a_wrong_request_is_refused_and_the_connection_goes_on(port: int) -> None:

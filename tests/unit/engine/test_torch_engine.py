@@ -17,6 +17,7 @@ from agentrl.engine.engine import (
     RequestError,
     Sampling,
     TokenChunk,
+    WeightSwap,
 )
 from agentrl.engine.torch_engine import TorchEngine
 
@@ -222,12 +223,12 @@ async def test_pause_streams_all_that_was_sampled(engine: TorchEngine) -> None:
     await stream.aclose()
 
 
-@pytest.mark.parametrize("keep_cache", [True, False])
-async def test_weights_change_between_two_tokens(engine: TorchEngine, keep_cache: bool) -> None:
+@pytest.mark.parametrize("swap", [WeightSwap.CONTINUE, WeightSwap.REPREFILL])
+async def test_weights_change_between_two_tokens(engine: TorchEngine, swap: WeightSwap) -> None:
     old, new = tiny_qwen(), tiny_qwen(seed=5)
     stream = engine.generate(request("a", [1, 2, 3], 240))
     first = await anext(stream)
-    await engine.load_weights(8, weights_of(new), keep_cache=keep_cache)
+    await engine.load_weights(8, weights_of(new), swap=swap)
     rest = await whole(stream)
     ids = [*first.ids, *rest.ids]
     versions = [*first.policy_versions, *rest.policy_versions]
@@ -235,16 +236,40 @@ async def test_weights_change_between_two_tokens(engine: TorchEngine, keep_cache
     assert set(versions) == {7, 8}
     border = versions.index(8)
     assert ids[:border] == greedy(old, [1, 2, 3], border)
-    if not keep_cache:
+    if swap is WeightSwap.REPREFILL:
         assert ids[border:] == greedy(new, [1, 2, 3, *ids[:border]], 240 - border)
     assert (await engine.stats()).policy_version == 8
+
+
+async def test_turns_that_run_end_before_drained_weights_change(engine: TorchEngine) -> None:
+    """Those that wait meanwhile begin with the new weights."""
+    old, new = tiny_qwen(), tiny_qwen(seed=5)
+    running = engine.generate(request("a", [1, 2, 3], 200))
+    first = await anext(running)
+    loading = asyncio.create_task(engine.load_weights(8, weights_of(new), swap=WeightSwap.DRAIN))
+    await asyncio.sleep(0)
+    waiting = asyncio.create_task(whole(engine.generate(request("b", [4, 5], 20))))
+    rest = await whole(running)
+    assert {*first.policy_versions, *rest.policy_versions} == {7}
+    assert [*first.ids, *rest.ids] == greedy(old, [1, 2, 3], 200)
+    await loading
+    later = await waiting
+    assert later.policy_versions == [8] * 20
+    assert later.ids == greedy(new, [4, 5], 20)
+
+
+async def test_a_refused_drain_lets_turns_begin_again(engine: TorchEngine) -> None:
+    with pytest.raises(ValueError, match="lacks"):
+        await engine.load_weights(8, {}, swap=WeightSwap.DRAIN)
+    got = await whole(engine.generate(request("a", [1, 2], 5)))
+    assert got.policy_versions == [7] * 5
 
 
 async def test_a_refused_weight_update_leaves_the_engine_running(
     engine: TorchEngine, shared_model: PreTrainedModel
 ) -> None:
     with pytest.raises(ValueError, match="lacks"):
-        await engine.load_weights(8, {}, keep_cache=True)
+        await engine.load_weights(8, {}, swap=WeightSwap.CONTINUE)
     got = await whole(engine.generate(request("a", [1, 2], 5)))
     assert got.ids == greedy(shared_model, [1, 2], 5)
     assert got.policy_versions == [7] * 5
@@ -270,7 +295,7 @@ async def test_a_broken_engine_tells_everybody(engine: TorchEngine) -> None:
         asyncio.create_task(whole(engine.generate(request(str(i), [i], 200)))) for i in range(6)
     ]
     await until(engine, running=1)
-    await engine.load_weights(8, broken, keep_cache=True)
+    await engine.load_weights(8, broken, swap=WeightSwap.CONTINUE)
     for result in await asyncio.gather(*tasks, return_exceptions=True):
         assert isinstance(result, EngineError)
         assert "not finite" in str(result)
