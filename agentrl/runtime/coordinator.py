@@ -66,6 +66,7 @@ class Coordinator:
         self._mail: defaultdict[str, Mailbox] = defaultdict(Mailbox)
         self._owner_of_trajectory: dict[str, str] = {}
         self._owner_of_job: dict[str, str] = {}
+        self._lost: set[str] = set()
 
     async def ready(self) -> None:
         """Returns once the actor runs; from here on time passes for its policies."""
@@ -75,8 +76,17 @@ class Coordinator:
         """Never returns: the caller learns of a death by the failure of this call."""
         await asyncio.Event().wait()
 
+    async def join(self, name: str) -> None:
+        """A process begins, under a name that a lost one may have had."""
+        self._lost.discard(name)
+
     async def tell(self, name: str, events: Sequence[Event]) -> list[Decision]:
-        """Feed events, in their order; returns what is in the caller's mailbox by then."""
+        """Feed events, in their order; returns what is in the caller's mailbox by then.
+
+        What a lost process had still sent is dropped: nobody would ever end what it began.
+        """
+        if name in self._lost:
+            return []
         self._feed(name, events)
         return self._mail[name].take()
 
@@ -95,6 +105,7 @@ class Coordinator:
             ],
         )
         self._mail.pop(name, None)
+        self._lost.add(name)
 
     async def close(self) -> None:
         self._ticking.cancel()

@@ -31,6 +31,10 @@ class CoordinatorLink:
         self._events: list[Event] = []
         self._news = asyncio.Event()
 
+    async def join(self) -> None:
+        """Before anything is told."""
+        await self._coordinator.join.remote(self._name)
+
     def tell(self, event: Event) -> None:
         """Queue an event; the coordinator stamps its time and number."""
         self._events.append(event)

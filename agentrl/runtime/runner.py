@@ -83,6 +83,7 @@ class Runner:
         )
         self._seats = asyncio.Semaphore(config.rollout.max_running)
         self._broken = asyncio.get_running_loop().create_future()
+        await self._link.join()
         self._listening = asyncio.create_task(self._link.run())
 
     async def connect(self, address: EngineAddress) -> None:

@@ -51,6 +51,11 @@ async def test_attempts_and_questions_of_a_dead_runner_hold_no_slot(tmp_path: Pa
     (place,) = await coordinator.tell("runner-1", [])
     assert isinstance(place, Place)
     assert place.trajectory_id == "h-0/judge-0.0"
+    await coordinator.tell("runner-0", asks("g-1", Role.ROLLOUT))
+    assert scheduler.num_open_trajectories == 1, "sent before its death, and nobody will end it"
+    await coordinator.join("runner-0")
+    await coordinator.tell("runner-0", asks("g-2", Role.ROLLOUT))
+    assert scheduler.num_open_trajectories == 2
     await coordinator.close()
 
 
