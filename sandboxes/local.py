@@ -17,6 +17,7 @@ import subprocess
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from sandboxes.bundle import boot_bytes
 from sandboxes.client import BoxClient
@@ -39,6 +40,7 @@ class LocalBox(abc.ABC):
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         self._is_deleted = False
+        self._last_words = ""
 
     @abc.abstractmethod
     def popen(self, stream: socket.socket) -> subprocess.Popen[bytes]:
@@ -54,11 +56,17 @@ class LocalBox(abc.ABC):
 
     def cause_of_death(self) -> str:
         """The last words of the box's processes."""
-        if self._process is None or self._process.stderr is None or self._process.stderr.closed:
-            return ""
+        # closed in a thread, when the box is deleted; what there was to read is kept then
+        with suppress(ValueError):
+            self._listen()
+        return self._last_words
+
+    def _listen(self) -> None:
+        if self._process is None or self._process.stderr is None:
+            return
         os.set_blocking(self._process.stderr.fileno(), False)
         words = self._process.stderr.read(4096) or b""
-        return words.decode("utf-8", "replace").strip()
+        self._last_words += words.decode("utf-8", "replace").strip()
 
     async def start(self, client: BoxClient) -> None:
         await client.connect(self._our_end)
@@ -82,6 +90,7 @@ class LocalBox(abc.ABC):
             if self._process is not None:
                 self.end(self._process)
                 assert self._process.stderr is not None
+                self._listen()
                 self._process.stderr.close()
             self.clean_up()
 
