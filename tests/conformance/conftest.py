@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -96,13 +95,6 @@ class Sleepers:
 
     def count(self) -> int:
         return len(self.pids())
-
-    async def appear(self) -> int:
-        """The count, once there is one: what runs in the background begins when it is scheduled."""
-        deadline = time.monotonic() + 20
-        while not self.pids() and time.monotonic() < deadline:
-            await asyncio.sleep(0.02)
-        return self.count()
 
 
 def _cmdline(process: Path) -> bytes:

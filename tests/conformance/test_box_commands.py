@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 
 import pytest
-from conftest import Sleepers
+from conftest import Sleepers, until
 
 from sandboxes import Sandbox, SandboxBackend, SandboxSpec, Unsupported
 
@@ -77,7 +77,7 @@ async def test_without_stdin_reading_ends_at_once(box: Sandbox) -> None:
 async def test_state_stays_in_the_box_between_commands(box: Sandbox, sleepers: Sleepers) -> None:
     await box.exec(f"echo 1 > state; {sleepers.command} > /dev/null 2>&1 &")
     assert (await box.exec("cat state")).out == b"1\n"
-    assert sleepers.count() == 1
+    await until(lambda: sleepers.count() == 1)
 
 
 async def test_many_commands_at_once(box: Sandbox) -> None:

@@ -39,7 +39,7 @@ async def test_the_count_would_see_survivors(box: Sandbox, sleepers: Sleepers, e
     background = ESCAPES[escape].format(sleep=sleepers.command).rpartition(sleepers.command)[0]
     result = await box.exec(background + "true")
     assert result.ok
-    assert await sleepers.appear() >= 1
+    await until(lambda: sleepers.count() >= 1)
     await box.close()
     assert sleepers.count() == 0
 
@@ -49,7 +49,7 @@ async def test_siblings_are_unharmed(box: Sandbox, sleepers: Sleepers) -> None:
     sibling = asyncio.create_task(box.exec("sleep 1.5; echo unharmed"))
     await box.exec(f"{sleepers.command} > /dev/null 2>&1 &")
     assert (await box.exec(f"setsid {sleepers.command}", timeout_s=0.3)).timed_out
-    assert sleepers.count() == 1  # what an earlier command left in the background
+    await until(lambda: sleepers.count() == 1)  # what an earlier command left in the background
     assert (await sibling).out == b"unharmed\n"
 
 
@@ -94,7 +94,7 @@ async def test_a_background_child_with_the_pipes_does_not_hold_the_call(
     assert (result.rc, result.out, result.timed_out) == (0, b"done\n", False)
     await asyncio.sleep(1)
     assert (await box.exec(["echo", "next"])).out == b"next\n"
-    assert sleepers.count() == 1
+    await until(lambda: sleepers.count() == 1)
 
 
 async def test_a_background_server_may_go_on_printing(box: Sandbox) -> None:

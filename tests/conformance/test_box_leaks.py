@@ -87,7 +87,7 @@ async def test_boxes_die_with_their_worker(
 async def test_a_closed_box_leaves_nothing(backend: SandboxBackend, sleepers: Sleepers) -> None:
     box = await backend.create(SPEC)
     await box.exec(f"{sleepers.command} > /dev/null 2>&1 &")
-    assert sleepers.count() == 1
+    await until(lambda: sleepers.count() == 1)
     await box.close()
     await box.close()
     assert sleepers.count() == 0
