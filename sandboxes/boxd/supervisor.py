@@ -140,6 +140,10 @@ def prefer_for_oom_killer() -> None:
     prctl(PR_SET_DUMPABLE, 0)
 
 
+_SETTABLE = tuple({*range(1, 32)} - {_signal.SIGKILL, _signal.SIGSTOP})
+"""Whoever started the worker may ignore any of these, as `nohup` does; commands start afresh."""
+
+
 def spawn(argv: "list[bytes]", env: "dict[bytes, bytes]", cwd: bytes, fds: "dict[int, int]") -> int:
     """Start the leader in its own process group, found along its own PATH, with these as its
     descriptors; without any, it gets ours."""
@@ -160,7 +164,7 @@ def spawn(argv: "list[bytes]", env: "dict[bytes, bytes]", cwd: bytes, fds: "dict
                 file_actions=redirections,
                 setpgroup=0,
                 setsigmask=(),
-                setsigdef=(_signal.SIGINT, _signal.SIGPIPE, _signal.SIGXFSZ),
+                setsigdef=_SETTABLE,
             )
         except OSError as e:
             if e.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EACCES):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import signal
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -73,6 +74,13 @@ async def until(condition: Callable[[], bool], *, timeout_s: float = 20) -> None
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110  # other processes set no event
             await asyncio.sleep(0.02)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _started_by_nohup() -> None:
+    """Whoever starts a worker may ignore signals; nothing in a box may notice."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGQUIT, signal.SIG_IGN)
 
 
 class Sleepers:

@@ -29,8 +29,10 @@ from sandboxes import (
 from sandboxes.engine.backend import DockerBackend
 
 WORKER = """
-import asyncio, sys
+import asyncio, signal, sys
 from sandboxes import SandboxSpec, make_backend
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 
 async def main():
     backend = make_backend(sys.argv[1])
