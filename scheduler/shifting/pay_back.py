@@ -109,13 +109,24 @@ class PayBack:
             if not is_needed or view.serving(job, role) or view.coming(job, role):
                 continue
             others = [
-                other
+                idlest(view, job, other)
                 for other in Role
-                if other is not role and not (other is Role.TRAINING and training.is_running)
+                if other is not role and self._can_spare(view, training, other)
             ]
-            donors = max((idlest(view, job, other) for other in others), key=len)
+            donors = max(others, key=len, default=())
             return self._world.plan(donors[:1], role)
         return None
+
+    def _can_spare(self, view: ShiftView, training: TrainingView, role: Role) -> bool:
+        """The last worker of a role with work stays: a plan that takes it would be refused."""
+        job = self._world.job
+        if role is Role.TRAINING:
+            has_work = training.batch_tokens is not None
+            if training.is_running:
+                return False
+        else:
+            has_work = view.demand(job, role).total > 0
+        return not has_work or len(view.serving(job, role)) > 1
 
     # ------------------------------------------------------------------------------- training
 

@@ -280,6 +280,16 @@ def test_role_without_workers_is_rescued() -> None:
     assert moved(pay_back().plan(replace(asked, open_shifts=(shift,)))) == {}
 
 
+def test_rescue_takes_an_idle_trainer_before_the_last_worker_that_is_needed() -> None:
+    """Two workers and three roles, after the last step: nothing is left to train."""
+    workers = (*members(Role.ROLLOUT, 1, running=8), *members(Role.TRAINING, 1))
+    asked = view(*workers, rollout=busy(8), genrm=queue(4))
+    plan = pay_back().plan(asked)
+    assert plan is not None
+    (moving,) = plan.moves
+    assert moving in {m.worker.worker_id for m in workers if m.duty.role is Role.TRAINING}
+
+
 def test_role_whose_model_does_not_fit_is_never_offered() -> None:
     small = replace(SHAPE, kv_tokens=1000)
     world = replace(
