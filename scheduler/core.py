@@ -33,7 +33,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import assert_never
 
-from scheduler.decisions import Admit, Cut, Decision, Place, Prewarm, Requeue, RequeueReason
+from scheduler.decisions import Admit, Decision
 from scheduler.events import (
     BatchReady,
     Event,
@@ -61,18 +61,18 @@ from scheduler.events import (
     WorkerLost,
     WorkerReady,
 )
-from scheduler.fleet import Fleet, Key
+from scheduler.fleet import Fleet
 from scheduler.handoff import HandoffBook
 from scheduler.jobs import Jobs, RunEvent
+from scheduler.ledger import Ledger
+from scheduler.placing import Placing
 from scheduler.policies import AdmissionPolicy, Observer, PrewarmPolicy, RoutePolicy, ShiftPolicy
 from scheduler.routing.exploration import Exploration
 from scheduler.routing.least_load import LeastLoad
 from scheduler.shifting.static import Static
 from scheduler.shifts import Shifts
 from scheduler.steps import Steps
-from scheduler.trajectories import Group, Trajectory, demands_of
-from scheduler.views import Phase, TrajectoryView
-from scheduler.waiting import WaitingLanes
+from scheduler.views import TrajectoryView
 
 _FleetEvent = WorkerReady | WorkerLost | WeightsLoaded | PreemptionNotice
 _PLANNED_AFTER = (Tick, BatchReady, StepEnded, Published, WorkerReady, WorkerLost, PreemptionNotice)
@@ -99,27 +99,25 @@ class Scheduler:
         """`observers` are told of rollout alone, `genrm_observers` of judgements; only rollout is
         explored with. `training_sizes`: numbers of workers that can train together; empty: any.
         Without `shifting` workers keep their roles."""
-        self._routing = {Role.ROLLOUT: routing, Role.GENRM: genrm_routing or LeastLoad()}
-        self._observers = {Role.ROLLOUT: tuple(observers), Role.GENRM: tuple(genrm_observers)}
-        self._exploration = exploration
-        self._prewarming = prewarming
+        told = {Role.ROLLOUT: tuple(observers), Role.GENRM: tuple(genrm_observers)}
         self._jobs = Jobs(admission)
         self._fleet = Fleet()
-        self._trajectories: dict[Key, Trajectory] = {}
-        self._groups: dict[tuple[str, Role, str], Group] = {}
-        """By job, role and group id, while an attempt is open."""
+        self._placing = Placing(
+            fleet=self._fleet,
+            routing={Role.ROLLOUT: routing, Role.GENRM: genrm_routing or LeastLoad()},
+            observers=told,
+            exploration=exploration,
+            prewarming=prewarming,
+        )
+        self._ledger = Ledger(self._fleet, self._placing, told)
         self._steps = Steps(training_sizes)
         self._shifts = Shifts(
             policy=shifting or Static(),
             fleet=self._fleet,
-            turns=self,
+            turns=self._ledger,
             steps=self._steps,
             book=handoffs or HandoffBook(),
         )
-        self._waiting = WaitingLanes()
-        self._tried = (0, 0)
-        """Changes of the fleet and of the lanes after which placement was tried last; an end of an
-        attempt may make room that only the router knows of, so it is tried again then too."""
         self._stranded: tuple[str, Role, int] | None = None
         """The side, and the state of the fleet, for which a turn without a worker asked last."""
         self._last_seq = -1
@@ -135,12 +133,12 @@ class Scheduler:
             decisions += self._plan(event.t)
         if isinstance(event, _STEPS_AFTER):
             decisions += self._start_steps(event.t)
-        decisions += self._place_waiting(event.t)
+        decisions += self._placing.place_waiting(event.t)
         return tuple(decisions)
 
     @property
     def num_open_trajectories(self) -> int:
-        return len(self._trajectories)
+        return len(self._ledger)
 
     @property
     def num_held_slots(self) -> int:
@@ -148,8 +146,7 @@ class Scheduler:
 
     def trajectory(self, job: str, trajectory_id: str) -> TrajectoryView | None:
         """What is known of an open trajectory."""
-        known = self._trajectories.get((job, trajectory_id))
-        return known.view() if known is not None else None
+        return self._ledger.view((job, trajectory_id))
 
     # ------------------------------------------------------------------------------ the books
 
@@ -168,9 +165,9 @@ class Scheduler:
             case Tick():
                 return self._shifts.tick(event.t)
             case Submitted():
-                self._submit(event)
+                self._ledger.submit(event)
             case ToolStarted():
-                return self._prewarm(event)
+                return self._ledger.tool_started(event)
             case (
                 TurnReady()
                 | PlaceRejected()
@@ -180,7 +177,7 @@ class Scheduler:
                 | Finished()
                 | Failed()
             ):
-                self._update_trajectory(event)
+                self._ledger.update(event)
             case _:
                 assert_never(event)
         return []
@@ -196,18 +193,9 @@ class Scheduler:
             case _:
                 pass
         if self._jobs.wants_cut(event.job):
-            return self._cut(event.t, event.job)
+            return self._ledger.cut(event.t, event.job)
         num_groups = self._jobs.admit(event.job)
         return [Admit(t=event.t, job=event.job, num_groups=num_groups)] if num_groups else []
-
-    def _cut(self, t: float, name: str) -> list[Decision]:
-        return [
-            Cut(t=t, job=name, trajectory_id=trajectory_id, generation=trajectory.generation)
-            for (job, trajectory_id), trajectory in self._trajectories.items()
-            if job == name
-            and not trajectory.submitted.is_eval
-            and trajectory.submitted.role is Role.ROLLOUT
-        ]
 
     def _update_fleet(self, event: _FleetEvent) -> list[Decision]:
         match event:
@@ -221,23 +209,6 @@ class Scheduler:
                 self._fleet.weights_loaded(event.worker_id, event.generation, event.version)
                 return []
 
-    def view_of(self, key: Key) -> TrajectoryView:
-        return self._trajectories[key].view()
-
-    def requeue(self, t: float, key: Key, reason: RequeueReason) -> Requeue:
-        """A turn has lost its slot; its runner is to ask again."""
-        trajectory = self._trajectories[key]
-        trajectory.lost_worker()
-        job, trajectory_id = key
-        return Requeue(
-            t=t,
-            job=job,
-            trajectory_id=trajectory_id,
-            generation=trajectory.generation,
-            turn=trajectory.turn,
-            reason=reason,
-        )
-
     # ------------------------------------------------------------------------- roles and steps
 
     def _is_stranded(self, event: Event) -> bool:
@@ -245,8 +216,8 @@ class Scheduler:
         the fleet changed: the answer to the next would be the same."""
         if not isinstance(event, TurnReady):
             return False
-        trajectory = self._trajectories.get((event.job, event.trajectory_id))
-        if trajectory is None or event.generation < trajectory.generation:
+        trajectory = self._ledger.current(event)
+        if trajectory is None:
             return False
         role = trajectory.submitted.role
         if self._fleet.serving(role, event.job) or self._shifts.is_coming(event.job, role):
@@ -257,8 +228,7 @@ class Scheduler:
 
     def _plan(self, t: float) -> list[Decision]:
         trainings = self._steps.views(self._jobs.counters())
-        demands = demands_of(self._trajectories.values())
-        return self._shifts.plan(self._shifts.view(t, demands, trainings))
+        return self._shifts.plan(self._shifts.view(t, self._ledger.demands(), trainings))
 
     def _start_steps(self, t: float) -> list[Decision]:
         decisions: list[Decision] = []
@@ -270,161 +240,3 @@ class Scheduler:
             if start is not None:
                 decisions.append(start)
         return decisions
-
-    # --------------------------------------------------------------------------- trajectories
-
-    def _submit(self, event: Submitted) -> None:
-        key = (event.job, event.trajectory_id)
-        known = self._trajectories.get(key)
-        if known is not None:
-            if event.generation <= known.generation:
-                return
-            self._end(known, is_complete=False)
-        group = self._groups.setdefault((event.job, event.role, event.group_id), Group())
-        trajectory = self._trajectories[key] = Trajectory.from_submitted(event, group)
-        group.open[event.trajectory_id] = trajectory
-
-    def _update_trajectory(
-        self,
-        event: TurnReady
-        | PlaceRejected
-        | Progress
-        | TurnFinished
-        | ToolReturned
-        | Finished
-        | Failed,
-    ) -> None:
-        trajectory = self._trajectories.get((event.job, event.trajectory_id))
-        if trajectory is None or event.generation < trajectory.generation:
-            return
-        match event:
-            case TurnReady():
-                self._turn_ready(trajectory, event)
-            case PlaceRejected():
-                self._place_rejected(trajectory, event)
-            case Progress():
-                trajectory.progressed(event)
-            case TurnFinished():
-                assert trajectory.phase in (Phase.DECODING, Phase.LOST), "no turn was running"
-                self._fleet.free(trajectory.key)
-                trajectory.turn_finished(event)
-                for observer in self._observers_of(trajectory):
-                    observer.turn_finished(trajectory.view())
-            case ToolReturned():
-                trajectory.tool_returned(event)
-            case Finished():
-                self._end(trajectory, is_complete=True)
-                self._tell_siblings(trajectory, event.tokens)
-            case Failed():
-                self._end(trajectory, is_complete=False)
-
-    def _prewarm(self, event: ToolStarted) -> list[Decision]:
-        trajectory = self._trajectories.get((event.job, event.trajectory_id))
-        is_late = trajectory is None or event.generation < trajectory.generation
-        if self._prewarming is None or trajectory is None or is_late:
-            return []
-        view = trajectory.view()
-        worker = self._prewarming.prewarm(view, self._fleet.serving(view.role, view.job))
-        if worker is None:
-            return []
-        return [
-            Prewarm(
-                t=event.t,
-                job=event.job,
-                trajectory_id=event.trajectory_id,
-                generation=trajectory.generation,
-                worker_id=worker.worker_id,
-                worker_generation=worker.generation,
-            )
-        ]
-
-    def _turn_ready(self, trajectory: Trajectory, event: TurnReady) -> None:
-        is_new = event.generation > trajectory.generation
-        assert is_new or trajectory.phase is Phase.RESTING, (
-            f"{event.trajectory_id} asks for turn {event.turn} while {trajectory.phase}, "
-            f"again with generation {event.generation}"
-        )
-        self._fleet.free(trajectory.key)
-        trajectory.turn_ready(event)
-        for observer in self._observers_of(trajectory):
-            observer.turn_ready(trajectory.view())
-        self._enqueue(trajectory)
-
-    def _place_rejected(self, trajectory: Trajectory, event: PlaceRejected) -> None:
-        self._fleet.suspect(event.worker_id, event.worker_generation)
-        if trajectory.phase in (Phase.DECODING, Phase.LOST) and trajectory.turn == event.turn:
-            self._fleet.free(trajectory.key)
-            trajectory.waits_again()
-            self._enqueue(trajectory)
-
-    def _enqueue(self, trajectory: Trajectory) -> None:
-        view = trajectory.view()
-        routing = self._routing[view.role]
-        lane = routing.lane(view, self._fleet.serving(view.role, view.job))
-        if view.role is not Role.ROLLOUT:
-            lane = f"{view.role} {lane}"
-        self._waiting.push(trajectory, lane, routing.order(view))
-
-    def _observers_of(self, trajectory: Trajectory) -> tuple[Observer, ...]:
-        return self._observers[trajectory.submitted.role]
-
-    def _end(self, trajectory: Trajectory, *, is_complete: bool) -> None:
-        self._fleet.free(trajectory.key)
-        self._waiting.withdraw(trajectory)
-        del self._trajectories[trajectory.key]
-        self._tried = (-1, -1)
-        group = trajectory.group
-        del group.open[trajectory.submitted.trajectory_id]
-        if not group.open:
-            submitted = trajectory.submitted
-            del self._groups[submitted.job, submitted.role, submitted.group_id]
-        for observer in self._observers_of(trajectory):
-            observer.ended(trajectory.view(), is_complete=is_complete)
-
-    def _tell_siblings(self, ended: Trajectory, tokens: int) -> None:
-        """A finished attempt says something of its group: those that wait get their place anew."""
-        ended.group.finished(tokens)
-        for sibling in ended.group.open.values():
-            if sibling.phase is Phase.WAITING:
-                self._enqueue(sibling)
-
-    # ------------------------------------------------------------------------------ placement
-
-    def _place_waiting(self, t: float) -> list[Decision]:
-        decisions: list[Decision] = []
-        if self._tried == (self._fleet.num_changes, self._waiting.num_pushed):
-            return decisions
-        for lane in self._waiting.lanes():
-            while (trajectory := self._waiting.head(lane)) is not None:
-                place = self._place(t, trajectory)
-                if place is None:
-                    break
-                self._waiting.pop(lane)
-                decisions.append(place)
-        self._tried = (self._fleet.num_changes, self._waiting.num_pushed)
-        return decisions
-
-    def _place(self, t: float, trajectory: Trajectory) -> Place | None:
-        job, trajectory_id = trajectory.key
-        role = trajectory.submitted.role
-        workers = self._fleet.serving(role, job)
-        worker = self._routing[role].choose(trajectory.view(), workers)
-        if worker is None:
-            return None
-        propensity = 1.0
-        if self._exploration is not None and role is Role.ROLLOUT:
-            worker, propensity = self._exploration.deviate(worker, workers)
-        self._fleet.take(trajectory.key, worker, trajectory.context_tokens)
-        trajectory.placed(worker)
-        for observer in self._observers_of(trajectory):
-            observer.placed(trajectory.view())
-        return Place(
-            t=t,
-            job=job,
-            trajectory_id=trajectory_id,
-            generation=trajectory.generation,
-            turn=trajectory.turn,
-            worker_id=worker.worker_id,
-            worker_generation=worker.generation,
-            propensity=propensity,
-        )
