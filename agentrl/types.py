@@ -301,6 +301,8 @@ class Group:
     task_id: str
     size: int
     trajectories: tuple[Trajectory, ...]
+    reuse: int = 0
+    """Optimizer steps that trained on it before; 0 for a fresh one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -318,6 +320,8 @@ class TrainingSample:
     """-1 where the mask is False."""
     advantages: NDArray[np.float32]
     """0 where the mask is False."""
+    is_replayed: bool = False
+    """A step before trained on it too."""
 
     def __post_init__(self) -> None:
         columns = (self.loss_mask, self.rollout_logprobs, self.policy_versions, self.advantages)

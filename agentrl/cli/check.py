@@ -241,7 +241,7 @@ def plan(config: RunConfig) -> Iterator[str]:
     from agentrl.config.fleet import num_genrm_workers, num_rollout_workers
 
     rollout, train, runtime = config.rollout, config.train, config.runtime
-    trajectories = train.groups_per_step * rollout.group_size
+    trajectories = train.fresh_groups_per_step * rollout.group_size
     pinned = "a core each" if runtime.pin_cores else "cores shared"
     yield ""
     judges = num_genrm_workers(config)
@@ -251,13 +251,18 @@ def plan(config: RunConfig) -> Iterator[str]:
         f"{runtime.slots} sequences at a time"
     )
     yield (
-        f"{train.steps} steps of {train.groups_per_step} groups x {rollout.group_size} attempts = "
+        f"{train.steps} steps of {train.fresh_groups_per_step} groups x {rollout.group_size} attempts = "
         f"{trajectories} trajectories, at most "
         f"{trajectories * rollout.max_trajectory_tokens:,} sampled tokens a step"
     )
     staleness = (
         "on-policy" if train.max_staleness == 0 else f"up to {train.max_staleness} steps old"
     )
+    if train.replayed_groups_per_step:
+        yield (
+            f"and {train.replayed_groups_per_step} replayed groups a step, each used at most "
+            f"{1 + train.replay.max_reuses} times and up to {train.replay.max_staleness} steps old"
+        )
     yield f"samples {staleness}; {train.advantage.type} advantages, {train.loss.type} loss"
     every = f"every {config.eval.every_steps} steps" if config.eval.every_steps else "at the end"
     yield f"evaluation on {config.eval.tasks} tasks before the first step and {every}"

@@ -40,6 +40,7 @@ def conflicts(config: RunConfig) -> tuple[Conflict, ...]:
         *_budgets(config),
         *_groups(config),
         *_sampling(config),
+        *_replay(config),
         *_waits(config),
         *_judging(config),
         *_layout(config),
@@ -149,6 +150,34 @@ def _sampling(config: RunConfig) -> Iterator[Conflict]:
             ["rollout.top_p", "rollout.top_k"],
             f"rollout.top_p {rollout.top_p} and rollout.top_k {rollout.top_k} cut the "
             "distribution, and the trainer cannot know which tokens were kept; wanted 1.0 and 0",
+        )
+
+
+def _replay(config: RunConfig) -> Iterator[Conflict]:
+    train, replay = config.train, config.train.replay
+    if replay.share == 0:
+        return
+    fresh, replayed = train.fresh_groups_per_step, train.replayed_groups_per_step
+    if not (fresh and replayed):
+        yield _conflict(
+            ["train.replay.share", "train.groups_per_step"],
+            f"train.replay.share {replay.share:g} of train.groups_per_step {train.groups_per_step} "
+            f"is {replayed} groups, and leaves {fresh}; a step needs fresh and replayed ones, so "
+            "change the first or raise the second",
+        )
+    elif replayed > fresh * replay.max_reuses:
+        yield _conflict(
+            ["train.replay.max_reuses", "train.replay.share"],
+            f"train.replay.share {replay.share:g} asks for {replayed} replayed groups a step, and "
+            f"{fresh} fresh ones with train.replay.max_reuses {replay.max_reuses} give "
+            f"{fresh * replay.max_reuses}; raise the second or lower the first",
+        )
+    if replay.max_staleness <= train.max_staleness:
+        yield _conflict(
+            ["train.replay.max_staleness", "train.max_staleness"],
+            f"train.replay.max_staleness {replay.max_staleness} is not more than "
+            f"train.max_staleness {train.max_staleness}, so a group could be too old to be "
+            "replayed when it is fresh; raise the first",
         )
 
 

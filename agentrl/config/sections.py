@@ -220,11 +220,35 @@ class OptimizerSection(Section):
     grad_clip: PositiveFloat = Field(1.0, description="Largest norm of the gradient.")
 
 
+class ReplaySection(Section):
+    """Groups that were trained on, trained on again beside fresh ones. Off: a share of 0.
+
+    Their importance ratio is that of the weights being trained to those that sampled, so that a
+    group counts for what it still tells.
+    """
+
+    share: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0,
+        description="Of a step's groups, as far as there are any to replay; the others are fresh. "
+        "0: every group is trained on once.",
+    )
+    max_reuses: PositiveInt = Field(1, description="Steps that train on a group after its first.")
+    max_staleness: PositiveInt = Field(
+        4, description="How many optimizer steps old the weights behind a replayed token may be."
+    )
+    half_life_steps: PositiveFloat = Field(
+        2.0, description="A group whose weights are older by this is drawn half as likely."
+    )
+    ratio_max: Annotated[float, Field(ge=1)] = Field(
+        2.0, description="Importance ratios of replayed tokens are truncated here."
+    )
+
+
 class TrainSection(Section):
     """What a step is made of."""
 
     steps: PositiveInt = Field(description="Optimizer steps of the run.")
-    groups_per_step: PositiveInt = Field(description="Tasks in a batch; times group_size rows.")
+    groups_per_step: PositiveInt = Field(description="Groups in a batch; times group_size rows.")
     max_staleness: int = Field(
         0,
         ge=0,
@@ -238,12 +262,21 @@ class TrainSection(Section):
     )
     loss: PpoClipLoss = Field(default_factory=lambda: PpoClipLoss(type="ppo_clip"))
     optimizer: OptimizerSection = Field(default_factory=OptimizerSection)
+    replay: ReplaySection = Field(default_factory=ReplaySection)
     empty_batch: Literal["skip", "stop"] = Field(
         "skip", description="A step whose groups all have equal rewards: go on, or end the run."
     )
     max_empty_steps: PositiveInt = Field(
         10, description="Steps without a training signal, one after another, that end the run."
     )
+
+    @property
+    def replayed_groups_per_step(self) -> int:
+        return round(self.replay.share * self.groups_per_step)
+
+    @property
+    def fresh_groups_per_step(self) -> int:
+        return self.groups_per_step - self.replayed_groups_per_step
 
 
 class OutcomesSection(Section):

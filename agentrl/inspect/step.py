@@ -44,6 +44,7 @@ def step_view(reader: RunReader, step: int, split: str | None) -> Iterator[Block
         columns,
         tuple(_group_row(number_, members) for number_, members in enumerate(groups.values())),
     )
+    yield from _replayed(reader, step) if shown_split == "train" else ()
     first = next(iter(groups))
     yield Note(f"\none group:  agentrl inspect show {reader.layout.root}/{step}/{first}")
     evaluated = 0 if shown_split == "eval" else len(reader.rows(split="eval", step=step))
@@ -52,6 +53,18 @@ def step_view(reader: RunReader, step: int, split: str | None) -> Iterator[Block
             f"{evaluated} evaluation attempts:  "
             f"agentrl inspect show {reader.layout.root}/{step} --split eval"
         )
+
+
+def _replayed(reader: RunReader, step: int) -> Iterator[Block]:
+    """Groups of earlier steps that this one trained on again."""
+    replays = reader.replays(step=step)
+    if not replays:
+        return
+    yield Heading(f"replayed: {len(replays)} groups of earlier steps")
+    yield Sheet(
+        ("group", "reuse", "steps old"),
+        tuple((one_line(r.group_id, 24), str(r.reuse), str(r.staleness)) for r in replays),
+    )
 
 
 def _group_row(position: int, members: list[IndexRow]) -> tuple[str, ...]:

@@ -13,24 +13,30 @@ from numpy.typing import NDArray
 
 from agentrl.inspect.blocks import NOTHING, Block, Facts, Heading, Passage, number, visible
 from agentrl.record.index import IndexRow
-from agentrl.record.reader import RecordedTrajectory, RunReader
+from agentrl.record.reader import RecordedTrajectory, Replay, RunReader
 from agentrl.types import Judgement, Origin, Row, Segment, ToolCall, Trajectory, Turn
 
 
 def trajectory_view(reader: RunReader, row: IndexRow) -> Iterator[Block]:
     recorded = reader.trajectory(row)
     trajectory = recorded.trajectory
+    is_trained = recorded.row.fate == "trained"
+    replays = reader.replays(group_id=trajectory.group_id) if is_trained else []
     title = f"trajectory {trajectory.trajectory_id}, sibling {trajectory.sibling}"
     yield Heading(f"{title} of group {trajectory.group_id} at step {row.step}")
     yield Facts(
         (
             *score(trajectory).pairs,
             ("training", _fate(recorded)),
+            ("replayed", ", ".join(_replay(replay) for replay in replays)),
             ("weights", _range(row.policy_versions)),
             ("placed", _placements(trajectory)),
         )
     )
-    yield from _trained(reader, recorded)
+    yield from _trained(reader, recorded, recorded.fate.step)
+    for replay in replays:
+        yield Heading(_replay(replay))
+        yield from _trained(reader, recorded, replay.step)
     yield from conversation(trajectory)
 
 
@@ -161,10 +167,14 @@ def _time(trajectory: Trajectory) -> str:
     return f"{started}, {trajectory.seconds:.2f} s, of which tools {trajectory.tool_seconds:.2f} s"
 
 
-def _trained(reader: RunReader, recorded: RecordedTrajectory) -> Iterator[Block]:
-    """How the trainer saw its sampled tokens, when it did."""
+def _replay(replay: Replay) -> str:
+    return f"again in step {replay.step} (reuse {replay.reuse}, {replay.staleness} steps old)"
+
+
+def _trained(reader: RunReader, recorded: RecordedTrajectory, step: int) -> Iterator[Block]:
+    """How the trainer saw its sampled tokens in a step, when it did."""
     trajectory = recorded.trajectory
-    columns = reader.training(recorded.fate.step, trajectory.trajectory_id)
+    columns = reader.training(step, trajectory.trajectory_id)
     if columns is None:
         return
     trained_rows = [row for row in trajectory.rows if _num_sampled(row)]

@@ -12,6 +12,7 @@ runs/<name>/
   trajectories/000000.safetensors   its token columns, once the chunk is sealed
   trajectories/000000.tokens        its token columns while it is open
   training/step-000012.safetensors  what the trainer saw in a step
+  training/replayed.jsonl           one line a group that a step trained on again
   checkpoints/step-000050/          written by the trainer
   judge/                            a judge made from scratch, after its warm-up
 """
@@ -99,6 +100,10 @@ class RunLayout:
 
     def training_step(self, step: int) -> Path:
         return self.training / f"step-{step:06d}.safetensors"
+
+    @property
+    def replayed(self) -> Path:
+        return self.training / "replayed.jsonl"
 
     def training_steps(self) -> list[int]:
         """Steps whose training columns are there, in numeric order."""

@@ -8,6 +8,7 @@ Invariant: rows of a launch that a resumed launch superseded are never given out
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,20 @@ class RecordedTrajectory:
     trajectory: Trajectory
     fate: Fate
     row: IndexRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """One step's use of a group that earlier steps had trained on."""
+
+    launch: int
+    """Which launch of the run did the step."""
+    step: int
+    group_id: str
+    reuse: int
+    """1 for the first time after the step that the group was fresh in."""
+    staleness: int
+    """How many optimizer steps old the oldest weights behind it were."""
 
 
 class RunReader:
@@ -104,10 +119,24 @@ class RunReader:
 
     def metrics(self) -> list[dict[str, Json]]:
         """Lines of metrics in order; a step done again by a resumed launch counts once."""
-        lines = [line for _, line in read_lines(self.layout.metrics)]
+        return list(self._lines_that_count(self.layout.metrics))
+
+    def replays(self, *, step: int | None = None, group_id: str | None = None) -> list[Replay]:
+        """Groups that steps trained on again, in the order of the steps."""
+        return [
+            replay
+            for replay in (Replay(**line) for line in self._lines_that_count(self.layout.replayed))
+            if (step is None or replay.step == step)
+            and (group_id is None or replay.group_id == group_id)
+        ]
+
+    def _lines_that_count(self, path: Path) -> Iterator[dict[str, Json]]:
+        """Without those of steps that a later launch did again."""
+        lines = [line for _, line in read_lines(path)]
+        # after the lines, so that it knows the launch of each
         self.info = read_run(self.layout)
         from_step = [self.info.superseded_from(n) for n in range(len(self.info.launches))]
-        return [line for line in lines if line["step"] < from_step[line["launch"]]]
+        return (line for line in lines if line["step"] < from_step[line["launch"]])
 
     def training(self, step: int, trajectory_id: str) -> Columns | None:
         """What the trainer saw of a trajectory in a step, a value a token in each column.

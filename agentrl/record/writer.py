@@ -1,8 +1,9 @@
 """The one writer of a run's record: everything is handed over at once and written by a thread.
 
 Invariants
-- No method blocks, raises for the disk's sake, or holds up training. What does not fit into the
-  bounded queue is dropped and counted in `dropped`; what the disk refuses is counted in `failed`.
+- No method but `flush` and `close` waits, none raises for the disk's sake, and none holds up
+  training. What does not fit into the bounded queue is dropped and counted in `dropped`; what the
+  disk refuses is counted in `failed`.
   Metrics and the summary are small and are only dropped when the queue is full of them.
 - One process writes a run at a time (a lock on the folder), and one thread all its files.
 - Everything handed over before `close()` is on disk when it returns, unless its deadline passes.
@@ -85,6 +86,7 @@ class RunWriter:
             self.layout, launch=self._launch, chunk_bytes=self._limits.chunk_bytes
         )
         self._metrics = AppendFile(self.layout.metrics)
+        self._replayed = AppendFile(self.layout.replayed)
         write_run(self.layout, self._run)
 
         self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
@@ -133,10 +135,35 @@ class RunWriter:
         num_bytes = sum(column.nbytes for column in columns.values())
         self._offer("training", num_bytes, lambda: write_columns(path, columns, metadata))
 
+    def replayed(self, step: int, group_id: str, *, reuse: int, staleness: int) -> None:
+        """A group that a step trained on again (`Replay` of the reader says what is meant)."""
+        line = {
+            "launch": self._launch,
+            "step": step,
+            "group_id": group_id,
+            "reuse": reuse,
+            "staleness": staleness,
+        }
+        self._offer("replayed", 0, lambda: self._replayed.append(to_line(line)))
+
     def summary(self, values: Mapping[str, Json]) -> None:
         """What the run came to. Its presence says that the run ended well."""
         line = to_line(dict(values))
         self._offer("summary", 0, lambda: write_whole(self.layout.summary, line))
+
+    def flush(self, *, timeout_s: float = 60.0) -> None:
+        """Return when all that was handed over before is on disk, or the deadline has passed.
+
+        It is the one method that waits, so it belongs into a thread of its own.
+        """
+        is_written = threading.Event()
+        with self._mutex:
+            if not self._is_open:
+                return
+            for job in (_Job("sync", 0, self._sync), _Job("sync", 0, is_written.set)):
+                self._queued_items += 1
+                self._queue.put(job)
+        is_written.wait(timeout_s)
 
     def close(self, *, timeout_s: float = 60.0) -> None:
         """Write what is queued, seal the open chunk and let go of the folder.
@@ -193,6 +220,7 @@ class RunWriter:
                 synced_s, is_synced = time.monotonic(), True
         self._attempt("seal", self._chunks.close)
         self._attempt("metrics", self._metrics.close)
+        self._attempt("replayed", self._replayed.close)
         self._attempt("run", self._farewell)
         self._lock_file.close()
 
@@ -215,6 +243,7 @@ class RunWriter:
     def _sync(self) -> None:
         self._chunks.sync()
         self._metrics.sync()
+        self._replayed.sync()
 
     def _farewell(self) -> None:
         launch = replace(

@@ -26,6 +26,9 @@ class Batch:
     """What one optimizer step gets, and what was lost on the way to it."""
 
     groups: list[Group] = field(default_factory=list)
+    """Fresh ones."""
+    replayed: list[Group] = field(default_factory=list)
+    """Of earlier steps."""
     dropped: list[Trajectory] = field(default_factory=list)
     """Ended attempts that no group of the batch holds: errors, retries, rejected groups."""
     outcomes: Counter[str] = field(default_factory=Counter)

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from agentrl.config.run import RunConfig
 from agentrl.runtime.collector import Batch, Collector
 from agentrl.runtime.display import Display, Summary
+from agentrl.runtime.experience import Experience
 from agentrl.runtime.failures import NoSignal, StopRequested
 from agentrl.runtime.fleet import Fleet
 from agentrl.runtime.progress import RunProgress
@@ -37,6 +38,7 @@ class TrainingLoop:
         progress: RunProgress,
         fleet: Fleet,
         collector: Collector,
+        experience: Experience,
         recorder: Recorder,
         display: Display,
         watchdog: Watchdog,
@@ -51,6 +53,7 @@ class TrainingLoop:
         self._progress = progress
         self._fleet = fleet
         self._collector = collector
+        self._experience = experience
         self._recorder = recorder
         self._display = display
         self._watchdog = watchdog
@@ -77,7 +80,7 @@ class TrainingLoop:
     # ------------------------------------------------------------------------------- the verbs
 
     async def _begin(self) -> None:
-        accepted = self._progress.step * self._config.train.groups_per_step
+        accepted = self._progress.step * self._config.train.fresh_groups_per_step
         self._tell(RunStarted(version=self._progress.step, accepted_groups=accepted))
         if self._progress.eval_reward_before is None:
             await self._evaluate()
@@ -86,20 +89,23 @@ class TrainingLoop:
 
     async def _collect(self) -> Batch:
         self._step_started_s = self._clock()
-        wanted = self._config.train.groups_per_step
-        return await self._wait(
-            f"{wanted} complete groups for step {self._progress.step + 1}",
-            self._collector.batch(wanted),
+        wanted, step = self._config.train.fresh_groups_per_step, self._progress.step + 1
+        batch = await self._wait(
+            f"{wanted} complete groups for step {step}", self._collector.batch(wanted)
         )
+        batch.replayed = self._experience.draw(step)
+        return batch
 
     async def _train(self, batch: Batch) -> StepReport:
         """The new weights are published before the workers may turn to other work."""
         step = self._progress.step + 1
         collected_s = self._clock()
-        trained = await self._finish(f"training step {step}", self._fleet.train(step, batch.groups))
+        groups = [*batch.groups, *batch.replayed]
+        trained = await self._finish(f"training step {step}", self._fleet.train(step, groups))
         trained_s = self._clock()
         self._progress.step = step
         self._count_signal(has_signal=trained.num_samples > 0)
+        self._experience.keep(step, [g for g in batch.groups if trained.was_trained_on(g)])
         await self._finish(f"weights of version {step}", self._fleet.publish(step))
         self._tell(StepEnded(step=step, seconds=trained_s - collected_s))
         self._tell(Published(version=step))
@@ -151,9 +157,10 @@ class TrainingLoop:
     async def _checkpoint(self) -> None:
         self._progress.cursor = self._collector.cursor
         self._progress.pending = self._collector.untrained
-        await self._finish(
-            f"checkpoint of step {self._progress.step}", self._fleet.checkpoint(self._progress)
-        )
+        self._progress.experience = self._experience.references()
+        step = self._progress.step
+        await self._finish(f"record up to step {step}", asyncio.to_thread(self._recorder.flush))
+        await self._finish(f"checkpoint of step {step}", self._fleet.checkpoint(self._progress))
 
     def _count_signal(self, *, has_signal: bool) -> None:
         train = self._config.train

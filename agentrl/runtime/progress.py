@@ -19,6 +19,8 @@ class RunProgress:
     """Training tasks taken from the source."""
     pending: list[int] = field(default_factory=list)
     """Numbers of taken tasks whose groups were never trained on: they are done again."""
+    experience: list[Json] = field(default_factory=list)
+    """Groups that may be trained on again, by reference to the record."""
     trajectories: int = 0
     outcomes: dict[str, int] = field(default_factory=dict)
     empty_steps: int = 0

@@ -44,6 +44,13 @@ class Recorder:
                 self._writer.trajectory(
                     trajectory, step=report.step, dropped=dropped, advantage=advantage
                 )
+        for group in batch.replayed:
+            self._writer.replayed(
+                report.step,
+                group.group_id,
+                reuse=group.reuse,
+                staleness=int(staleness_of([group], report.step - 1).max()),
+            )
         for trajectory in batch.dropped:
             dropped = trajectory.outcome.value
             self._writer.trajectory(trajectory, step=report.step, dropped=dropped)
@@ -87,6 +94,10 @@ class Recorder:
             self._writer.summary(summary.to_json())
         return summary
 
+    def flush(self) -> None:
+        """Wait until the disk has what was handed over; for a thread of its own."""
+        self._writer.flush()
+
     def close(self) -> None:
         self._writer.close()
         for tracker in self._trackers:
@@ -109,7 +120,8 @@ class Recorder:
 
     def _step_metrics(self, batch: Batch, report: StepReport, line: StepProgress) -> dict[str, Any]:
         staleness = staleness_of(batch.groups, report.step - 1)
-        fates = list(report.trained.fates.values())
+        ages = [int(staleness_of([g], report.step - 1).max()) for g in batch.replayed]
+        fates = [report.trained.fates[group.group_id] for group in batch.groups]
         return {
             "reward": line.reward,
             "trajectories": line.trajectories,
@@ -120,6 +132,8 @@ class Recorder:
             "train_s": report.train_s,
             "staleness_mean": float(np.mean(staleness)) if len(staleness) else 0.0,
             "staleness_max": int(np.max(staleness, initial=0)),
+            "replayed_groups": len(ages),
+            "replayed_staleness_mean": float(np.mean(ages)) if ages else 0.0,
             **judge_metrics([*(t for g in batch.groups for t in g.trajectories), *batch.dropped]),
             **{f"outcomes/{kind}": count for kind, count in batch.outcomes.items()},
             **{f"groups/{fate}": fates.count(fate) for fate in sorted(set(fates))},

@@ -36,6 +36,9 @@ class TrainedStep:
     def num_samples(self) -> int:
         return len(self.sample_lengths)
 
+    def was_trained_on(self, group: Group) -> bool:
+        return any(t.trajectory_id in self.advantages for t in group.trajectories)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GradientShare:

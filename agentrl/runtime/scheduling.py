@@ -88,7 +88,7 @@ def make_scheduler(
         exploration=routed.exploration,
         shifting=shifts.policy,
         admission=CapacityAdmission(
-            groups_per_step=config.train.groups_per_step,
+            groups_per_step=config.train.fresh_groups_per_step,
             num_steps=config.train.steps,
             max_staleness=config.train.max_staleness,
             max_running_groups=max(1, max_running // config.rollout.group_size),
@@ -110,7 +110,7 @@ def _shifts(config: RunConfig, costs: Costs | None) -> WiredShifts:
         shapes=shapes,
         buckets=dict.fromkeys(Role, bucket),
         max_running=runtime.slots,
-        groups_per_step=config.train.groups_per_step,
+        groups_per_step=config.train.fresh_groups_per_step,
         max_staleness=config.train.max_staleness,
         training=costs.training,
         shift_s={**into_serving, **into_training},

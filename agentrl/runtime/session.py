@@ -28,6 +28,7 @@ from agentrl.rollout.groups import GroupBook
 from agentrl.runtime.cluster import joined_cluster
 from agentrl.runtime.collector import Collector
 from agentrl.runtime.display import Display, Summary, WarmupProgress
+from agentrl.runtime.experience import make_experience
 from agentrl.runtime.failures import ProcessLost, StopRequested, in_short
 from agentrl.runtime.fleet import Fleet, start_coordinator
 from agentrl.runtime.genrm import must_be_taught
@@ -194,6 +195,7 @@ class Launch:
             progress=self.progress,
             fleet=self._fleet,
             collector=self._collector,
+            experience=make_experience(config, self.progress.experience, self._layout.root),
             recorder=recorder,
             display=self._display,
             watchdog=self._watchdog,
@@ -242,7 +244,7 @@ class Launch:
             refuse=lambda batch: refuse_failing_env(
                 batch,
                 max_error_fraction=config.outcomes.max_error_fraction,
-                min_attempts=config.rollout.group_size * config.train.groups_per_step,
+                min_attempts=config.rollout.group_size * config.train.fresh_groups_per_step,
             ),
             submit=self._runners.submit,
             decide=self._runners.decide,

@@ -36,12 +36,15 @@ class SampledTokens:
     advantages_N: Tensor
     weights_N: Tensor
     """What the token counts in the loss of the whole batch; they sum to 1 over all microbatches."""
+    is_replayed_N: Tensor
+    """Of a sample that a step before trained on too."""
 
     def to(self, device: torch.device) -> SampledTokens:
         return SampledTokens(
             logprobs_N=self.logprobs_N.to(device),
             advantages_N=self.advantages_N.to(device),
             weights_N=self.weights_N.to(device),
+            is_replayed_N=self.is_replayed_N.to(device),
         )
 
 
@@ -148,6 +151,7 @@ def _fill(
             predicted_at.append(number * num_columns + start + sampled_at - 1)
             start = end
     members = tuple(index for row in rows for index in row)
+    num_sampled = torch.tensor([int(samples[i].loss_mask.sum()) for i in members])
     return MicroBatch(
         ids_RT=torch.from_numpy(ids),
         positions_RT=torch.from_numpy(positions),
@@ -156,8 +160,9 @@ def _fill(
         tokens=SampledTokens(
             logprobs_N=_sampled_column([samples[i] for i in members], "rollout_logprobs"),
             advantages_N=_sampled_column([samples[i] for i in members], "advantages"),
-            weights_N=torch.cat(
-                [torch.full((int(samples[i].loss_mask.sum()),), weights[i]) for i in members]
+            weights_N=torch.tensor([weights[i] for i in members]).repeat_interleave(num_sampled),
+            is_replayed_N=torch.tensor([samples[i].is_replayed for i in members]).repeat_interleave(
+                num_sampled
             ),
         ),
         members=members,

@@ -9,10 +9,15 @@ these stand in for the sampling ones: the ratio is taken to the rollout's log-pr
 importance sampling (`tis_max`) the ratio is taken to the trainer's own log-probs at the old
 weights, which one update a batch makes equal to the current ones, and the gap to the rollout
 becomes a bounded weight.
+
+Replayed tokens were sampled by weights that are further away, and the clip bound leaves a bad token
+that became likely a weight without limit. So their ratio is truncated at `ratio_max`: such a token
+still pushes in its direction, with that weight at most.
 """
 
 from __future__ import annotations
 
+from math import inf
 from typing import NamedTuple
 
 import torch
@@ -42,18 +47,23 @@ def ppo_clip_loss(
     logprobs_N: Tensor,
     tokens: SampledTokens,
     ref_logprobs_N: Tensor | None,
+    ratio_max: float = inf,
 ) -> PolicyLoss:
-    """`ref_logprobs_N` of the weights before training; asked for exactly when `kl_coef` > 0."""
+    """`ref_logprobs_N` of the weights before training; asked for exactly when `kl_coef` > 0.
+
+    `ratio_max` bounds the ratios of replayed tokens, and of no others.
+    """
     assert (ref_logprobs_N is not None) == (section.kl_coef > 0)
     old_N = tokens.logprobs_N if section.tis_max is None else logprobs_N.detach()
-    ratio_N = _ratio(logprobs_N, old_N)
+    ratio_max_N = torch.where(tokens.is_replayed_N, ratio_max, inf)
+    ratio_N = _truncated(_ratio(logprobs_N, old_N), ratio_max_N)
     clipped_N = ratio_N.clamp(1 - section.clip_low, 1 + section.clip_high)
     free_N = ratio_N * tokens.advantages_N
     bound_N = clipped_N * tokens.advantages_N
     loss_N = -torch.minimum(free_N, bound_N)
     importance_N = _ratio(logprobs_N.detach(), tokens.logprobs_N)
     if section.tis_max is not None:
-        loss_N = loss_N * importance_N.clamp(max=section.tis_max)
+        loss_N = loss_N * torch.minimum(importance_N, ratio_max_N.clamp(max=section.tis_max))
     if ref_logprobs_N is not None:
         loss_N = loss_N + section.kl_coef * k3_divergence(logprobs_N, ref_logprobs_N)
     return PolicyLoss(
@@ -71,6 +81,11 @@ def k3_divergence(logprobs_N: Tensor, other_N: Tensor) -> Tensor:
 
 def _ratio(logprobs_N: Tensor, other_N: Tensor) -> Tensor:
     return _clamped(logprobs_N - other_N).exp()
+
+
+def _truncated(ratio_N: Tensor, max_N: Tensor) -> Tensor:
+    """At most `max_N`; a ratio above it keeps the gradient of that weight, where a clamp has none."""
+    return ratio_N * (max_N / ratio_N.detach()).clamp(max=1)
 
 
 def _clamped(log_ratio_N: Tensor) -> Tensor:

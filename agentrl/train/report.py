@@ -1,8 +1,9 @@
 """What a step reports: one line of metrics, and the columns that the inspector shows token by token.
 
 Ratios are reported raw, before any clipping, and `logprob_diff` is the distance between the
-trainer's and the rollout's log-probs of the same tokens: on-policy and with a sound engine it is
-rounding error, so a rise means that one side computes something else.
+trainer's and the rollout's log-probs of the same fresh tokens: on-policy and with a sound engine it
+is rounding error, so a rise means that one side computes something else. What is said of replayed
+tokens stands under names of its own.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ class TokenReport:
     entropy: Column
     ref_kl: Column
     """Zeros without a KL penalty."""
+    is_replayed: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -104,20 +106,31 @@ def join(reports: Sequence[TokenReport]) -> TokenReport:
 
 
 def token_metrics(report: TokenReport) -> dict[str, float]:
-    ratios = report.importance_ratios.astype(np.float64)
-    difference = np.abs(report.trainer_logprobs - report.rollout_logprobs)
     return {
-        "sampled_tokens": float(len(ratios)),
+        "sampled_tokens": float(len(report.is_clipped)),
+        "ref_kl": float(report.ref_kl.mean()),
+        "entropy": float(report.entropy.mean()),
+        **_distances(report, ~report.is_replayed, prefix=""),
+        **_distances(report, report.is_replayed, prefix="replayed_"),
+    }
+
+
+def _distances(report: TokenReport, chosen: NDArray[np.bool_], *, prefix: str) -> dict[str, float]:
+    """How far the weights being trained are from those that sampled, over the chosen tokens."""
+    if not chosen.any():
+        return {}
+    ratios = report.importance_ratios[chosen].astype(np.float64)
+    difference = np.abs(report.trainer_logprobs - report.rollout_logprobs)[chosen]
+    values = {
         "importance_ratio_min": float(ratios.min()),
         "importance_ratio_mean": float(ratios.mean()),
         "importance_ratio_max": float(ratios.max()),
-        "clip_fraction": float(report.is_clipped.mean()),
+        "clip_fraction": float(report.is_clipped[chosen].mean()),
         "approx_kl": float((ratios - 1 - np.log(ratios)).mean()),
-        "ref_kl": float(report.ref_kl.mean()),
-        "entropy": float(report.entropy.mean()),
         "logprob_diff_mean": float(difference.mean()),
         "logprob_diff_max": float(difference.max()),
     }
+    return {f"{prefix}{name}": value for name, value in values.items()}
 
 
 def split_by_sample(

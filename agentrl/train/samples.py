@@ -72,7 +72,7 @@ class GroupCutter:
             return GroupCut(group_id=group.group_id, fate=GroupFate.ZERO_VARIANCE)
         advantages = group_advantages(self._advantage, rewards)
         samples = tuple(
-            _cut_row(trajectory, row, float(advantage))
+            _cut_row(trajectory, row, float(advantage), is_replayed=group.reuse > 0)
             for (trajectory, _), advantage in zip(counted, advantages, strict=True)
             for row in trajectory.rows
             if any(len(segment) for segment in row if segment.origin is Origin.SAMPLED)
@@ -92,7 +92,9 @@ class GroupCutter:
                 return None
 
 
-def _cut_row(trajectory: Trajectory, row: Row, advantage: float) -> TrainingSample:
+def _cut_row(
+    trajectory: Trajectory, row: Row, advantage: float, *, is_replayed: bool
+) -> TrainingSample:
     ids = np.concatenate([segment.ids for segment in row])
     mask = np.repeat([s.origin is Origin.SAMPLED for s in row], [len(s) for s in row])
     assert not mask[0], "a row starts with a prompt: nothing predicts its first token"
@@ -110,4 +112,5 @@ def _cut_row(trajectory: Trajectory, row: Row, advantage: float) -> TrainingSamp
         rollout_logprobs=logprobs,
         policy_versions=versions,
         advantages=np.where(mask, np.float32(advantage), np.float32(0)),
+        is_replayed=is_replayed,
     )

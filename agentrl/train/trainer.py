@@ -190,6 +190,7 @@ class Trainer:
             logprobs_N=logprobs_N,
             tokens=tokens,
             ref_logprobs_N=ref_logprobs_N,
+            ratio_max=self._section.replay.ratio_max,
         )
         policy.loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         with torch.no_grad():
@@ -205,6 +206,7 @@ class Trainer:
             is_clipped=policy.is_clipped_N.cpu().numpy(),
             entropy=entropy_N.cpu().numpy(),
             ref_kl=ref_kl_N.cpu().numpy(),
+            is_replayed=batch.tokens.is_replayed_N.numpy(),
         )
         return _Learned(float(policy.loss.detach()), report)
 

@@ -26,6 +26,15 @@ def load(*overrides: str) -> RunConfig:
         (["rollout.top_p=0.9"], ["top_p 0.9", "wanted 1.0 and 0"]),
         (["rollout.top_k=40"], ["top_k 40", "wanted 1.0 and 0"]),
         (["outcomes.finished=drop", "outcomes.truncated=drop"], ["nothing to train on"]),
+        (["train.replay.share=0.5"], ["share 0.5", "groups_per_step 1 is 0"]),
+        (
+            ["train.replay.share=0.75", "train.groups_per_step=8"],
+            ["6 replayed", "2 fresh", "give 2"],
+        ),
+        (
+            ["train.replay.share=0.5", "train.groups_per_step=8", "train.max_staleness=4"],
+            ["max_staleness 4 is not more than", "train.max_staleness 4"],
+        ),
         (["runtime.stall_timeout_s=300"], ["stall_timeout_s 300", "trajectory_timeout_s 300"]),
     ],
 )

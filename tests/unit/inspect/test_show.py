@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 from sample_trajectories import CONFIG_YAML, make_trajectory, record_run
@@ -186,3 +187,24 @@ def test_looking_at_a_run_needs_neither_torch_nor_ray() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
     )
     assert out.stdout.strip() == "[]"
+
+
+def test_a_group_that_was_trained_on_again_says_so(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    writer = RunWriter(run, CONFIG_YAML)
+    trajectory = make_trajectory("g000001")
+    for step in (1, 2):
+        writer.trajectory(make_trajectory(f"g00000{step}"), step=step, advantage=0.5)
+    writer.replayed(2, "g000001", reuse=1, staleness=1)
+    for step, ratio in ((1, 1.0), (2, 0.75)):
+        columns = {"importance_ratios": np.full(trajectory.num_tokens, ratio, dtype=np.float32)}
+        writer.training(step, columns, samples=[("g000001-0", trajectory.num_tokens)])
+    writer.close()
+    out = printed(f"{run}/1/g000001/0")
+    assert "trained in step 1, advantage 0.500" in out
+    assert "again in step 2 (reuse 1, 1 steps old)" in out
+    assert "1.0000 to 1.0000" in out
+    assert "0.7500 to 0.7500" in out
+    assert "replayed: 1 groups of earlier steps" in printed(f"{run}/2")
+    assert "replayed" not in printed(f"{run}/2/g000002/0")

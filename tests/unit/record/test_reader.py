@@ -82,3 +82,28 @@ def test_what_is_no_run_is_refused(tmp_path: Path, run: Path) -> None:
     (run / "run.json").write_bytes(orjson.dumps(newer))
     with pytest.raises(ValueError, match=r"format 99.*reads format 1"):
         RunReader(run)
+
+
+def test_replays_by_step_and_by_group_without_those_done_again(tmp_path: Path) -> None:
+    first = RunWriter(tmp_path, CONFIG_YAML)
+    first.replayed(2, "g1", reuse=1, staleness=1)
+    first.replayed(3, "g1", reuse=2, staleness=2)
+    first.close()
+    resumed = RunWriter(tmp_path, CONFIG_YAML, first_step=3)
+    resumed.replayed(3, "g2", reuse=1, staleness=1)
+    resumed.close()
+    reader = RunReader(tmp_path)
+    found = [(replay.step, replay.group_id, replay.reuse) for replay in reader.replays()]
+    assert found == [(2, "g1", 1), (3, "g2", 1)]
+    assert [replay.step for replay in reader.replays(group_id="g1")] == [2]
+    assert [replay.group_id for replay in reader.replays(step=3)] == ["g2"]
+
+
+def test_what_was_handed_over_before_a_flush_can_be_read_after_it(tmp_path: Path) -> None:
+    writer = RunWriter(tmp_path, CONFIG_YAML)
+    for number in range(50):
+        writer.trajectory(make_trajectory(f"g{number:06d}"), step=1)
+    writer.flush()
+    assert len(RunReader(tmp_path).rows()) == 50
+    writer.close()
+    writer.flush()

@@ -54,6 +54,7 @@ def test_a_run_folder_holds_what_was_handed_over(folder: Path) -> None:
         "trajectories/index.jsonl",
         "trajectories/000000.jsonl",
         "trajectories/000000.safetensors",
+        "training/replayed.jsonl",
         "training/step-000001.safetensors",
     }
     assert (folder / "config.yaml").read_text() == CONFIG_YAML

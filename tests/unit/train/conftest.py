@@ -56,6 +56,7 @@ def make_sample() -> MakeSample:
         sampled: tuple[int, ...] = (3, 4, 6),
         advantage: float = 1.0,
         rollout_logprob: float = -2.0,
+        is_replayed: bool = False,
     ) -> TrainingSample:
         mask = np.zeros(length, dtype=np.bool_)
         mask[list(sampled)] = True
@@ -67,6 +68,7 @@ def make_sample() -> MakeSample:
             rollout_logprobs=np.where(mask, np.float32(rollout_logprob), np.float32(0)),
             policy_versions=np.where(mask, 0, -1).astype(np.int32),
             advantages=np.where(mask, np.float32(advantage), np.float32(0)),
+            is_replayed=is_replayed,
         )
 
     return make

@@ -18,6 +18,8 @@ def loss_of(
     advantages: list[float],
     *,
     ref: list[float] | None = None,
+    replayed: list[bool] | None = None,
+    ratio_max: float = 2.0,
 ) -> tuple[PolicyLoss, torch.Tensor]:
     """Every token counts the same, and was sampled at log-prob -1."""
     count = len(ratios)
@@ -26,12 +28,14 @@ def loss_of(
         logprobs_N=torch.full((count,), -1.0, dtype=torch.float64),
         advantages_N=torch.tensor(advantages, dtype=torch.float64),
         weights_N=torch.full((count,), 1 / count, dtype=torch.float64),
+        is_replayed_N=torch.tensor(replayed or [False] * count),
     )
     loss = ppo_clip_loss(
         section,
         logprobs_N=logprobs,
         tokens=tokens,
         ref_logprobs_N=None if ref is None else torch.tensor(ref, dtype=torch.float64),
+        ratio_max=ratio_max,
     )
     loss.loss.backward()
     assert logprobs.grad is not None
@@ -66,6 +70,25 @@ def test_truncated_importance_sampling_weighs_instead_of_clipping() -> None:
     assert not loss.is_clipped_N.any()
 
 
+def test_ratios_of_replayed_tokens_are_truncated_and_still_push() -> None:
+    section = PpoClipLoss(type="ppo_clip", clip_low=0.2, clip_high=0.2)
+    ratios = [5.0, 5.0, 1.5, 5.0, 0.5]
+    advantages = [-1.0, -1.0, -1.0, 1.0, 1.0]
+    replayed = [False, True, True, True, True]
+    loss, gradient = loss_of(section, ratios, advantages, replayed=replayed)
+    # a bad token that became likely counts 5 when fresh and 2 when replayed; what is under the
+    # bound, or held by the clip bound anyway, counts the same
+    assert float(loss.loss.detach()) == pytest.approx(-(-5 - 2 - 1.5 + 1.2 + 0.5) / 5)
+    assert gradient.tolist() == pytest.approx([5 / 5, 2 / 5, 1.5 / 5, 0, -0.5 / 5])
+    assert loss.importance_ratios_N.tolist() == pytest.approx(ratios)
+
+
+def test_the_smaller_of_two_truncations_holds_for_replayed_tokens() -> None:
+    section = PpoClipLoss(type="ppo_clip", tis_max=3.0)
+    _, gradient = loss_of(section, [8.0, 8.0, 1.5], [1.0] * 3, replayed=[False, True, True])
+    assert gradient.tolist() == pytest.approx([-3 / 3, -2 / 3, -1.5 / 3])
+
+
 def test_the_penalty_pulls_towards_the_reference() -> None:
     section = PpoClipLoss(type="ppo_clip", kl_coef=0.5)
     loss, gradient = loss_of(section, [1.0], [0.0], ref=[-1 + math.log(3)])
@@ -85,6 +108,7 @@ def test_a_token_that_was_next_to_impossible_keeps_everything_finite(
         logprobs_N=torch.tensor([-1.0 - gap, -1.0]),
         advantages_N=torch.tensor([advantage, advantage]),
         weights_N=torch.tensor([0.5, 0.5]),
+        is_replayed_N=torch.tensor([True, False]),
     )
     loss = ppo_clip_loss(
         PpoClipLoss(type="ppo_clip", tis_max=tis_max, kl_coef=1.0),

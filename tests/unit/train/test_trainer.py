@@ -331,3 +331,23 @@ def test_weights_name_tied_parameters_once_and_are_a_copy(
 def test_half_precision_is_refused(make_model: MakeModel) -> None:
     with pytest.raises(ValueError, match=r"model\.dtype: got torch\.bfloat16, wanted float32"):
         Trainer(make_model().bfloat16(), section(), temperature=1.0)
+
+
+def test_replayed_samples_are_weighed_by_their_own_policy_and_told_apart(
+    make_model: MakeModel, make_sample: MakeSample
+) -> None:
+    fresh = make_sample(9, seed=1, sampled=(4, 5), rollout_logprob=-3.0)
+    old = make_sample(9, seed=2, sampled=(4, 5, 6), rollout_logprob=-9.0, is_replayed=True)
+    trainer = Trainer(make_model(), section(replay={"ratio_max": 1.5}), temperature=1.0)
+    result = trainer.step([fresh, old])
+    both = result.samples
+    for sample, logprob in zip(both, (-3.0, -9.0), strict=True):
+        sampled = sample.trainer_logprobs != 0
+        ratios = np.exp(sample.trainer_logprobs[sampled] - logprob)
+        assert sample.importance_ratios[sampled] == pytest.approx(ratios, rel=1e-4)
+    ratios = [s.importance_ratios[s.importance_ratios > 0] for s in both]
+    metrics = result.metrics
+    assert metrics["importance_ratio_max"] == pytest.approx(ratios[0].max(), rel=1e-5)
+    assert metrics["replayed_importance_ratio_max"] == pytest.approx(ratios[1].max(), rel=1e-5)
+    assert metrics["replayed_logprob_diff_mean"] > metrics["logprob_diff_mean"]
+    assert "replayed_clip_fraction" not in trainer.step([fresh]).metrics
