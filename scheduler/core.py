@@ -72,7 +72,7 @@ from scheduler.routing.least_load import LeastLoad
 from scheduler.shifting.static import Static
 from scheduler.shifts import Shifts
 from scheduler.steps import Steps
-from scheduler.views import TrajectoryView
+from scheduler.views import Demand, TrajectoryView, WorkerView
 
 _FleetEvent = WorkerReady | WorkerLost | WeightsLoaded | PreemptionNotice
 _PLANNED_AFTER = (Tick, BatchReady, StepEnded, Published, WorkerReady, WorkerLost, PreemptionNotice)
@@ -143,6 +143,14 @@ class Scheduler:
     @property
     def num_held_slots(self) -> int:
         return self._fleet.num_held_slots
+
+    def demands(self) -> dict[tuple[str, Role], Demand]:
+        """Open attempts by job and role, for people who look on."""
+        return self._ledger.demands()
+
+    def members(self) -> list[WorkerView]:
+        """Workers in service, whatever they serve, for people who look on."""
+        return [worker for worker, _ in self._fleet.members()]
 
     def trajectory(self, job: str, trajectory_id: str) -> TrajectoryView | None:
         """What is known of an open trajectory."""

@@ -317,6 +317,17 @@ class BucketSection(Section):
     )
 
 
+class MetricsSection(Section):
+    """Where Prometheus finds the run; off without a port."""
+
+    port: Annotated[int, Field(ge=1, le=65535)] | None = Field(
+        None, description="Serve `/metrics` here while the run lasts; null: nowhere."
+    )
+    host: str = Field(
+        "127.0.0.1", description="Address to listen on; whoever can reach it can read the metrics."
+    )
+
+
 class RuntimeSection(Section):
     """Processes and what they may use."""
 
@@ -350,10 +361,16 @@ class RuntimeSection(Section):
         "computed anew, or end first while others wait.",
     )
     start_timeout_s: PositiveFloat = Field(180.0, description="Until every process is ready.")
+    silence_timeout_s: PositiveFloat = Field(
+        120.0,
+        description="A worker or runner that lives and does not answer for this long is killed and "
+        "replaced.",
+    )
     stall_timeout_s: PositiveFloat = Field(
         600.0,
         description="Without progress for this long, the run ends and says what it waits for.",
     )
+    metrics: MetricsSection = Field(default_factory=MetricsSection)
 
 
 class EvalSection(Section):

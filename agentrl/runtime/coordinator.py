@@ -9,12 +9,13 @@ telling returns at once, and listening is a long poll.
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from agentrl.record.jsonl import AppendFile
+from agentrl.runtime.status import CoordinatorStatus
 from scheduler.core import Scheduler
 from scheduler.decisions import Cut, Decision, Place, Requeue
 from scheduler.events import Event, Failed, FailureKind, Finished, RunStarted, Submitted, Tick
@@ -45,7 +46,9 @@ class Mailbox:
     async def wait(self) -> list[Decision]:
         try:
             async with asyncio.timeout(POLL_S):
-                await self._news.wait()
+                # `tell` may have taken what this was woken for; an empty answer costs two calls
+                while not self._decisions:
+                    await self._news.wait()
         except TimeoutError:
             return []
         return self.take()
@@ -67,6 +70,8 @@ class Coordinator:
         self._owner_of_trajectory: dict[str, str] = {}
         self._owner_of_job: dict[str, str] = {}
         self._lost: set[str] = set()
+        self._told: Counter[str] = Counter()
+        self._decided: Counter[str] = Counter()
 
     async def ready(self) -> None:
         """Returns once the actor runs; from here on time passes for its policies."""
@@ -75,6 +80,16 @@ class Coordinator:
     async def lifeline(self) -> None:
         """Never returns: the caller learns of a death by the failure of this call."""
         await asyncio.Event().wait()
+
+    async def status(self) -> CoordinatorStatus:
+        """For people who look on."""
+        demands = {role: demand for (_, role), demand in self._scheduler.demands().items()}
+        return CoordinatorStatus(
+            demands=demands,
+            workers=self._scheduler.members(),
+            events=self._told,
+            decisions=self._decided,
+        )
 
     async def join(self, name: str) -> None:
         """A process begins, under a name that a lost one may have had."""
@@ -119,6 +134,8 @@ class Coordinator:
             stamped = replace(event, t=self._clock() - self._start, seq=self._seq)
             self._note_owner(name, stamped)
             decisions = self._scheduler.on(stamped)
+            self._told[type(event).__name__] += 1
+            self._decided.update(type(decision).__name__ for decision in decisions)
             lines.append(LogEntry(event=stamped, decisions=decisions).to_line())
             for decision in decisions:
                 self._mail[self._recipient(decision)].put(decision)

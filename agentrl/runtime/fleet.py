@@ -28,6 +28,7 @@ from agentrl.runtime.coordinator import Coordinator
 from agentrl.runtime.display import WarmupProgress
 from agentrl.runtime.failures import ProcessLost, in_short
 from agentrl.runtime.handoffs import Handoffs
+from agentrl.runtime.lifeline import outlive
 from agentrl.runtime.link import Actor
 from agentrl.runtime.parameters import ParameterStore
 from agentrl.runtime.progress import RunProgress
@@ -108,6 +109,10 @@ class Fleet:
             if seat.url:
                 await runner.connect.remote(seat.address)
         return runner
+
+    def processes(self) -> dict[str, Actor]:
+        """The workers by name."""
+        return {name: seat.actor for name, seat in self._seats.items()}
 
     # --------------------------------------------------------------------------------- roles
 
@@ -221,7 +226,11 @@ class Fleet:
     async def _keep(self, seat: WorkerSeat) -> NoReturn:
         while True:
             try:
-                await seat.actor.lifeline.remote()
+                await outlive(
+                    seat.worker_id,
+                    seat.actor,
+                    silence_timeout_s=self._config.runtime.silence_timeout_s,
+                )
             except RayActorError:
                 log.warning("a worker was lost; starting another", worker=seat.worker_id)
             seat.is_ready = False

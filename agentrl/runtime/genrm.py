@@ -7,6 +7,7 @@ Its weights never change while the run goes on, so every verdict has version 0.
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,8 +34,9 @@ class GenRMContext(ServedEngine):
     async def start(cls, config: RunConfig, secret: str, host: str, folder: Path) -> Self:
         """`folder` is where a judge that was taught lies."""
         section = genrm_of(config)
+        loaded = await asyncio.to_thread(_load, config, section, folder)
         engine = TorchEngine(
-            _load(config, section, folder).model,
+            loaded.model,
             num_slots=section.slots,
             context_tokens=section.context_tokens,
             device=device(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -77,6 +77,11 @@ class Recorder:
             },
         )
         return EvalProgress(step=step, reward=evaluation.reward, tasks=evaluation.num_scored)
+
+    @property
+    def dropped(self) -> Mapping[str, int]:
+        """What the record lacks, by kind."""
+        return self._writer.dropped
 
     def summary(self, progress: RunProgress) -> Summary:
         summary = Summary(

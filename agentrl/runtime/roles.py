@@ -11,7 +11,7 @@ from typing import Self
 import torch
 
 from agentrl.config.run import RunConfig
-from agentrl.engine.engine import WeightSwap, WeightUpdate
+from agentrl.engine.engine import EngineStats, WeightSwap, WeightUpdate
 from agentrl.engine.remote import EngineServer
 from agentrl.engine.torch_engine import TorchEngine
 from agentrl.models.load import load_model
@@ -32,6 +32,9 @@ class ServedEngine:
         server = EngineServer(engine, host=host, token=secret)
         port = await server.start()
         return cls(engine, server, f"ws://{host}:{port}")
+
+    async def stats(self) -> EngineStats:
+        return await self._engine.stats()
 
     async def drain(self) -> None:
         """Return when no turn runs here any more; whoever placed them sees to that."""
@@ -55,8 +58,10 @@ class RolloutContext(ServedEngine):
     async def start(
         cls, config: RunConfig, secret: str, host: str, version: int, weights: WeightUpdate
     ) -> Self:
+        # beside the loop, which goes on answering: a large model takes minutes
+        loaded = await asyncio.to_thread(load_model, config.model, seed=config.seed)
         engine = TorchEngine(
-            load_model(config.model, seed=config.seed).model,
+            loaded.model,
             num_slots=config.runtime.slots,
             context_tokens=config.rollout.context_tokens,
             device=device(),

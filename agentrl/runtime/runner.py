@@ -26,11 +26,12 @@ from agentrl.runtime.boxes import first_spec, open_pool, try_out
 from agentrl.runtime.dispatch import CoordinatedDispatcher, EngineAddress, Serving
 from agentrl.runtime.judges import open_roles
 from agentrl.runtime.link import Actor, CoordinatorLink
+from agentrl.runtime.status import NUM_OLDEST, RunnerStatus
 from agentrl.types import Group, Trajectory
+from sandboxes.pool import SandboxPool
 from scheduler.decisions import Decision
 
 POLL_S = 10.0
-NUM_OLDEST = 3
 
 
 class Runner:
@@ -49,13 +50,14 @@ class Runner:
         self._running: dict[str, tuple[asyncio.Task[None], float]] = {}
         self._ended: list[Trajectory] = []
         self._news = asyncio.Event()
+        self._pool: SandboxPool | None = None
 
     async def ready(self) -> None:
         """Load the environment, make the first boxes, and start listening to the coordinator."""
         config = self._config
         env_class = self._env.load()
         self._closing = AsyncExitStack()
-        pool = await self._closing.enter_async_context(
+        self._pool = pool = await self._closing.enter_async_context(
             open_pool(config.sandbox, env_class, run_id=config.name)
         )
         spec = first_spec(env_class)
@@ -127,14 +129,15 @@ class Runner:
         """Let the judge compare the members of a group that has ended."""
         return await decide(group, self._roles[JUDGE])
 
-    async def oldest(self) -> list[str]:
-        """What the attempts that run the longest are doing."""
+    async def status(self) -> RunnerStatus:
+        """For people who look on."""
         now = time.monotonic()
         oldest = sorted(self._running.items(), key=lambda item: item[1][1])[:NUM_OLDEST]
-        return [
-            f"{self._name}: attempt {trajectory_id}, for {now - since:.0f} s"
-            for trajectory_id, (_, since) in oldest
-        ]
+        return RunnerStatus(
+            num_attempts=len(self._running),
+            oldest=[(trajectory_id, now - since) for trajectory_id, (_, since) in oldest],
+            boxes=None if self._pool is None else self._pool.metrics(),
+        )
 
     async def close(self) -> None:
         """Cancel what runs, delete the boxes and let go of the engines."""

@@ -16,7 +16,9 @@ from ray.exceptions import RayActorError
 
 from agentrl.rollout.attempt import Attempt
 from agentrl.runtime.dispatch import EngineAddress
+from agentrl.runtime.lifeline import answer_or_kill
 from agentrl.runtime.link import Actor
+from agentrl.runtime.runner import POLL_S
 from agentrl.types import Group, Outcome, StopReason, Trajectory
 
 log = structlog.get_logger(__name__)
@@ -36,12 +38,14 @@ class RunnerPool:
         on_returned: Callable[[Trajectory], None],
         on_lost: Callable[[int], Awaitable[None]],
         on_decided: Callable[[Group], None],
+        silence_timeout_s: float,
     ) -> None:
         """`start_runner(number)` gives a runner that is ready; called again when one is lost."""
         self._start_runner = start_runner
         self._on_returned = on_returned
         self._on_lost = on_lost
         self._on_decided = on_decided
+        self._silence_timeout_s = silence_timeout_s + POLL_S
         self._runners: list[Actor | None] = [None] * num_runners
         self._out: list[dict[str, Attempt]] = [{} for _ in range(num_runners)]
         self._to_submit: list[list[Attempt]] = [[] for _ in range(num_runners)]
@@ -67,13 +71,9 @@ class RunnerPool:
                 tasks.create_task(self._keep(number))
         raise AssertionError("all loops are endless")
 
-    async def oldest(self) -> list[str]:
-        """What the attempts that are out the longest are doing, one line each."""
-        states = await asyncio.gather(
-            *(runner.oldest.remote() for runner in self._runners if runner is not None),
-            return_exceptions=True,
-        )
-        return [line for lines in states if isinstance(lines, list) for line in lines]
+    def processes(self) -> dict[str, Actor]:
+        """Those that run, by name."""
+        return {f"runner-{n}": actor for n, actor in enumerate(self._runners) if actor is not None}
 
     async def connect(self, address: EngineAddress) -> None:
         """Tell every runner where a worker's engine can be reached."""
@@ -123,7 +123,13 @@ class RunnerPool:
             self._news.set()
             try:
                 while True:
-                    for trajectory in await runner.ended.remote():
+                    ended = await answer_or_kill(
+                        f"runner-{number}",
+                        runner,
+                        runner.ended.remote(),
+                        silence_timeout_s=self._silence_timeout_s,
+                    )
+                    for trajectory in ended or ():
                         self._out[number].pop(trajectory.trajectory_id, None)
                         self._on_returned(trajectory)
             except RayActorError as error:

@@ -34,6 +34,8 @@ from agentrl.runtime.fleet import Fleet, start_coordinator
 from agentrl.runtime.genrm import must_be_taught
 from agentrl.runtime.link import Actor, CoordinatorLink
 from agentrl.runtime.loop import TrainingLoop
+from agentrl.runtime.metrics import RunMetrics, Scrape
+from agentrl.runtime.metrics_endpoint import MetricsEndpoint, serving_metrics
 from agentrl.runtime.probe import costs_of
 from agentrl.runtime.progress import RunProgress
 from agentrl.runtime.recorder import Recorder
@@ -46,6 +48,7 @@ from agentrl.runtime.scheduling import (
     tick_s,
 )
 from agentrl.runtime.staff import WorkerSeat
+from agentrl.runtime.status import Inquiry, waits_of
 from agentrl.runtime.tasks import TaskSource
 from agentrl.runtime.watchdog import Watchdog
 from agentrl.train.checkpoint_folders import latest_checkpoint, read_header
@@ -68,15 +71,18 @@ async def train(
     Goes on from the newest checkpoint in the run folder when there is one.
     """
     fruitless, furthest = 0, -1
-    while True:
-        ended = await _launch(config, layout, display, stop)
-        if isinstance(ended, Summary):
-            return ended
-        fruitless = 0 if ended.step > furthest else fruitless + 1
-        furthest = max(furthest, ended.step)
-        if fruitless >= MAX_FRUITLESS_LAUNCHES:
-            raise ProcessLost(ended.reason)
-        log.warning("going on from the newest checkpoint", reason=ended.reason)
+    metrics = RunMetrics()
+    async with serving_metrics(config.runtime.metrics, metrics) as endpoint:
+        while True:
+            ended = await _launch(config, layout, display, stop, endpoint)
+            if isinstance(ended, Summary):
+                return ended
+            fruitless = 0 if ended.step > furthest else fruitless + 1
+            furthest = max(furthest, ended.step)
+            if fruitless >= MAX_FRUITLESS_LAUNCHES:
+                raise ProcessLost(ended.reason)
+            metrics.restarted("run")
+            log.warning("going on from the newest checkpoint", reason=ended.reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,10 +94,14 @@ class Lost:
 
 
 async def _launch(
-    config: RunConfig, layout: RunLayout, display: Display, stop: asyncio.Event
+    config: RunConfig,
+    layout: RunLayout,
+    display: Display,
+    stop: asyncio.Event,
+    endpoint: MetricsEndpoint,
 ) -> Summary | Lost:
     with joined_cluster(config.runtime.ray_address):
-        launch = Launch(config, layout, display, stop)
+        launch = Launch(config, layout, display, stop, endpoint)
         try:
             return await launch.run()
         except (ProcessLost, RayActorError, RayTaskError) as error:
@@ -112,12 +122,18 @@ class Launch:
     """The processes and parts of a run, from its start or a checkpoint until it ends or breaks."""
 
     def __init__(
-        self, config: RunConfig, layout: RunLayout, display: Display, stop: asyncio.Event
+        self,
+        config: RunConfig,
+        layout: RunLayout,
+        display: Display,
+        stop: asyncio.Event,
+        endpoint: MetricsEndpoint,
     ) -> None:
         self._config = config
         self._layout = layout
         self._display = display
         self._stop = stop
+        self._endpoint = endpoint
         self._started_s = time.monotonic()
         self._env = EnvRef(name=config.env.name, options=config.env.options)
         self._env_class = self._env.load()
@@ -130,7 +146,7 @@ class Launch:
         self._watchdog = Watchdog(
             stall_timeout_s=config.runtime.stall_timeout_s,
             clock=time.monotonic,
-            details=lambda: self._runners.oldest(),
+            details=self._waits,
         )
 
     async def run(self) -> Summary:
@@ -148,8 +164,9 @@ class Launch:
             start_runner=self._start_runner,
             num_runners=config.runtime.runners,
             on_returned=self._on_returned,
-            on_lost=lambda number: coordinator.lost.remote(f"runner-{number}"),
+            on_lost=lambda number: self._on_lost(coordinator, number),
             on_decided=lambda group: self._collector.on_decided(group),
+            silence_timeout_s=config.runtime.silence_timeout_s,
         )
         self._collector = self._make_collector()
         self._fleet = Fleet(
@@ -159,7 +176,11 @@ class Launch:
             tell=self._link.tell,
             announce=self._announce,
         )
-        recorder = self._make_recorder()
+        self._inquiry = Inquiry(
+            coordinator, runners=self._runners.processes, workers=self._fleet.processes
+        )
+        self._recorder = recorder = self._make_recorder()
+        self._endpoint.now = self._scrape
         try:
             return await beside(
                 self._live(recorder),
@@ -171,6 +192,7 @@ class Launch:
             self._display.warn(str(request))
             return recorder.summary(self.progress)
         finally:
+            self._endpoint.now = None
             await self._close()
             recorder.close()
 
@@ -260,11 +282,14 @@ class Launch:
                 name=self._config.name,
                 first_step=self.progress.step + 1,
             ),
-            trackers=open_trackers(
-                self._config.trackers,
-                self._layout.root,
-                masked(self._config.model_dump(mode="json")),
-            ),
+            trackers=[
+                self._endpoint.metrics,
+                *open_trackers(
+                    self._config.trackers,
+                    self._layout.root,
+                    masked(self._config.model_dump(mode="json")),
+                ),
+            ],
             num_steps=self._config.train.steps,
         )
 
@@ -273,6 +298,16 @@ class Launch:
 
     async def _announce(self, seat: WorkerSeat) -> None:
         await self._runners.connect(seat.address)
+
+    async def _waits(self) -> list[str]:
+        return waits_of(await self._inquiry.make())
+
+    async def _scrape(self) -> Scrape:
+        return Scrape(
+            await self._inquiry.make(),
+            oldest_wait_s=self._watchdog.oldest_wait_s,
+            record_dropped=self._recorder.dropped,
+        )
 
     # -------------------------------------------------------------------------------- callbacks
 
@@ -283,9 +318,14 @@ class Launch:
             self._fleet.on_decision(decision)
 
     def _on_returned(self, trajectory: Trajectory) -> None:
+        self._endpoint.metrics.returned(trajectory)
         if trajectory.outcome is not Outcome.INFRA_ERROR:
             self._watchdog.progressed()
         self._collector.on_returned(trajectory)
+
+    async def _on_lost(self, coordinator: Actor, number: int) -> None:
+        self._endpoint.metrics.restarted("runner")
+        await coordinator.lost.remote(f"runner-{number}")
 
     def _on_warmup(self, progress: WarmupProgress) -> None:
         if self._stop.is_set():

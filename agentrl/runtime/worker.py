@@ -17,6 +17,7 @@ import ray
 import torch
 
 from agentrl.config.run import RunConfig
+from agentrl.engine.engine import EngineStats
 from agentrl.runtime.cores import Cores, stay_on
 from agentrl.runtime.display import WarmupProgress
 from agentrl.runtime.genrm import GenRMContext, teach
@@ -62,6 +63,10 @@ class Worker:
     async def lifeline(self) -> None:
         """Never returns: the caller learns of the worker's death by the failure of this call."""
         await asyncio.Event().wait()
+
+    async def status(self) -> list[EngineStats]:
+        """Of the engine that is served here, or none; for people who look on."""
+        return [await self._context.stats()] if isinstance(self._context, ServedEngine) else []
 
     async def leave_role(self) -> None:
         context, self._context = self._context, None

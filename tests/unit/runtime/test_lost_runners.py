@@ -101,6 +101,7 @@ async def test_a_group_is_compared_by_another_runner_when_one_dies(
         on_returned=lambda trajectory: None,
         on_lost=forget,
         on_decided=decided.put_nowait,
+        silence_timeout_s=60.0,
     )
     group = Group(group_id="g", task_id="t", size=1, trajectories=(make_trajectory(),))
     running = asyncio.create_task(pool.run())

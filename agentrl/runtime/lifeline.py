@@ -1,0 +1,54 @@
+"""Notices that a process is gone, or as good as gone: one that hangs is killed, so it can be replaced.
+
+A dead process fails the calls that wait for it. One that is stopped, stuck in a driver or blocked by
+code that never yields fails nothing, and whoever waits for it waits on. So those who keep processes
+ask them now and then, and one that does not answer for long is ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import NoReturn, TypeVar
+
+import ray
+import structlog
+
+from agentrl.runtime.link import Actor
+
+log = structlog.get_logger(__name__)
+Result = TypeVar("Result")
+
+
+async def answer_or_kill(
+    name: str, actor: Actor, asked: Awaitable[Result], *, silence_timeout_s: float
+) -> Result | None:
+    """What the actor says; None when it said nothing in time, and is killed for that."""
+    try:
+        async with asyncio.timeout(silence_timeout_s):
+            return await asked
+    except TimeoutError:
+        log.warning(
+            "a process does not answer; ending it", process=name, silent_s=silence_timeout_s
+        )
+        ray.kill(actor)
+        return None
+
+
+async def outlive(name: str, actor: Actor, *, silence_timeout_s: float) -> NoReturn:
+    """Wait until an actor is gone, and raise `RayActorError` then. It has `lifeline` and `ready`."""
+    life = asyncio.ensure_future(_life(actor))
+    try:
+        while True:
+            done, _ = await asyncio.wait({life}, timeout=silence_timeout_s / 4)
+            if done:
+                life.result()
+            await answer_or_kill(
+                name, actor, actor.ready.remote(), silence_timeout_s=silence_timeout_s
+            )
+    finally:
+        life.cancel()
+
+
+async def _life(actor: Actor) -> None:
+    await actor.lifeline.remote()
