@@ -6,6 +6,8 @@ import asyncio
 import logging
 import secrets
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from sandboxes.box import StreamSandbox
 from sandboxes.engine import control_shell
@@ -23,6 +25,8 @@ from sandboxes.stream_backend import StreamBackend
 log = logging.getLogger(__name__)
 
 REAP_EVERY_S = 30.0
+LIMITS = ("MemoryLimit", "PidsLimit", "CpuCfsQuota")
+"""By the names that an engine has for them."""
 
 
 class DockerBackend(StreamBackend):
@@ -47,11 +51,16 @@ class DockerBackend(StreamBackend):
         self.oom_file = (
             f"/sys/fs/cgroup/{'memory.events' if is_version_2 else 'memory/memory.oom_control'}"
         )
+        self._enforced = enforced_limits(self.engine.info)
         self._without_python: set[str] = set()
         self._reaper: asyncio.Task[None] | None = None
 
     def new_host(self, spec: SandboxSpec) -> ContainerBox:
-        return ContainerBox(self, spec, boxd(self.oom_file))
+        return ContainerBox(self, spec, boxd(self.oom_file, self._limits_of_a_process(spec)))
+
+    def _limits_of_a_process(self, spec: SandboxSpec) -> dict[str, int]:
+        """What boxd holds each process to, where the engine cannot limit their sum."""
+        return {} if "MemoryLimit" in self._enforced else {"RLIMIT_AS": spec.memory_bytes}
 
     async def create(self, spec: SandboxSpec) -> StreamSandbox:
         if self._reaper is None:
@@ -93,13 +102,18 @@ class DockerBackend(StreamBackend):
         notes = ["The kernel is shared with the host, unless `runtime` names one that is not."]
         if "seccomp" not in filters:
             notes.append("The engine sets no system call filter.")
-        if info.get("MemoryLimit") and not info.get("SwapLimit"):
+        if "MemoryLimit" in self._enforced and not info.get("SwapLimit"):
             notes.append("Swap is not accounted for: a box may use it beyond its memory.")
-        weak = [name for name in ("MemoryLimit", "PidsLimit", "CpuCfsQuota") if not info.get(name)]
+        weak = [name for name in LIMITS if name not in self._enforced]
         if weak:
             notes.append(
                 f"The engine has no {', '.join(weak)}: it runs without control groups that it may "
                 "write; delegate them (systemd, cgroup v2), or run the engine as root."
+            )
+        if "MemoryLimit" in weak:
+            notes.append(
+                "Memory is limited for each process, not as a sum, and not at all in images "
+                "without python3."
             )
         if self.engine.is_podman:
             notes.append("Podman limits the bytes on disk, not the number of files.")
@@ -107,9 +121,9 @@ class DockerBackend(StreamBackend):
         notes.append("Images that work in `workdir` themselves keep it on disk, without a limit.")
         return Capabilities(
             network=True,
-            memory=bool(info.get("MemoryLimit")),
-            pids=bool(info.get("PidsLimit")),
-            cpus=bool(info.get("CpuCfsQuota")),
+            memory="MemoryLimit" in self._enforced,
+            pids="PidsLimit" in self._enforced,
+            cpus="CpuCfsQuota" in self._enforced,
             disk=True,
             notes=tuple(notes),
         )
@@ -144,6 +158,14 @@ class DockerBackend(StreamBackend):
         except* SandboxError as e:
             log.warning("could not remove all boxes, the next run does or `gc`: %s", e.exceptions)
         await self.engine.close()
+
+
+def enforced_limits(info: Mapping[str, Any]) -> frozenset[str]:
+    """Which of `LIMITS` hold. Podman without root claims all of them under cgroup v1 as well, where
+    only root may set them."""
+    if info.get("Rootless") and info.get("CgroupVersion") == "1":
+        return frozenset()
+    return frozenset(name for name in LIMITS if info.get(name))
 
 
 def _slow(image: str) -> str:

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import SPEC, Sleepers, until
+from conftest import SPEC, Promise, Sleepers, until
 from test_box_commands import (  # noqa: F401  # run here
     test_a_command_may_leave_its_stdin_unread,
     test_a_command_that_cannot_run_is_a_result,
@@ -167,7 +167,10 @@ async def test_what_is_only_orphaned_would_be_counted(box: Sandbox, sleepers: Sl
     await until(lambda: sleepers.count() == 1)
 
 
-async def test_memory_is_limited_and_told_apart_from_a_signal(box: Sandbox) -> None:
+async def test_memory_is_limited_and_told_apart_from_a_signal(
+    box: Sandbox, promises: Promise
+) -> None:
+    promises("memory")
     result = await box.exec("head -c 1000000000 /dev/zero | tail -c 900000000 > /dev/null")
     assert (result.rc, result.oom, result.timed_out) == (137, True, False)
     assert (await box.exec(["echo", "usable"])).out == b"usable\n"
@@ -196,7 +199,10 @@ async def test_a_background_child_with_the_pipes_holds_the_call_for_the_engines_
 
 
 @pytest.mark.slow
-async def test_a_fork_bomb_ends_with_its_time_out_or_its_box(box: Sandbox) -> None:
+async def test_a_fork_bomb_ends_with_its_time_out_or_its_box(
+    box: Sandbox, promises: Promise
+) -> None:
+    promises("pids")
     async with asyncio.timeout(30):
         with suppress(SandboxLost):
             await box.exec("b() { b | b & b; }; b", timeout_s=2)
@@ -205,7 +211,10 @@ async def test_a_fork_bomb_ends_with_its_time_out_or_its_box(box: Sandbox) -> No
     assert not await box.alive()
 
 
-async def test_a_box_full_of_processes_is_a_typed_error(box: Sandbox, sleepers: Sleepers) -> None:
+async def test_a_box_full_of_processes_is_a_typed_error(
+    box: Sandbox, sleepers: Sleepers, promises: Promise
+) -> None:
+    promises("pids")
     await box.exec(f"sh -c 'while :; do {sleepers.command} & done' > /dev/null 2>&1 &")
     await until(lambda: sleepers.count() > SPEC.pids - 8)
 

@@ -10,6 +10,7 @@ import pytest
 from sandboxes.engine import connection
 from sandboxes.engine.backend import DockerBackend
 from sandboxes.engine.connection import Engine
+from sandboxes.spec import MIB, SandboxSpec
 
 ALL = dict.fromkeys(("MemoryLimit", "SwapLimit", "PidsLimit", "CpuCfsQuota"), True)
 
@@ -40,6 +41,23 @@ def test_a_rootless_engine_without_delegation_promises_less_and_says_so() -> Non
     assert (held.memory, held.pids, held.cpus) == (False,) * 3
     assert any("MemoryLimit, PidsLimit, CpuCfsQuota" in note for note in held.notes)
     assert any("no system call filter" in note for note in held.notes)
+
+
+def test_podman_without_root_is_not_believed_under_cgroup_v1() -> None:
+    held = backend_of(Rootless=True, CgroupVersion="1", **ALL).capabilities()
+    assert (held.memory, held.pids, held.cpus) == (False,) * 3
+    delegated = backend_of(Rootless=True, CgroupVersion="2", **ALL).capabilities()
+    assert (delegated.memory, delegated.pids, delegated.cpus) == (True,) * 3
+
+
+@pytest.mark.parametrize(("has_limit", "limits"), [(True, {}), (False, {"RLIMIT_AS": 5 * MIB})])
+def test_a_process_is_limited_where_the_sum_of_all_cannot_be(
+    has_limit: bool, limits: dict[str, int]
+) -> None:
+    backend = backend_of(**{**ALL, "MemoryLimit": has_limit})
+    host = backend.new_host(SandboxSpec(memory_bytes=5 * MIB))
+    told = [word for word in host._main.argv if word.startswith("RLIMIT_")]
+    assert told == [f"{name}={value}" for name, value in limits.items()]
 
 
 def test_a_kernel_without_swap_accounting_is_told_of() -> None:
