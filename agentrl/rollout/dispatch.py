@@ -7,7 +7,7 @@ what has happened, and nothing waits for them.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -41,6 +41,8 @@ class TurnRequest:
     """Of the request that will go to the engine, so that whoever placed it can abort it there."""
     turn: int
     context_tokens: int
+    context: Callable[[], Sequence[int]]
+    """The ids there are when it is called: of this turn's context now, with what was sampled later."""
     replacements: int
     """How often this trajectory has lost its place in the middle of a turn. One more than in the
     request before: that place is given up, and this asks for another for the same turn."""

@@ -123,6 +123,7 @@ class TurnSampler:
                 request_id=request_id,
                 turn=turn,
                 context_tokens=len(tokens),
+                context=lambda: tokens.context_ids,
                 replacements=self._num_replacements,
             )
         )

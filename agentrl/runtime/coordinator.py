@@ -17,7 +17,7 @@ from pathlib import Path
 from agentrl.record.jsonl import AppendFile
 from agentrl.runtime.status import CoordinatorStatus
 from scheduler.core import Scheduler
-from scheduler.decisions import Cut, Decision, Place, Requeue
+from scheduler.decisions import Cut, Decision, Place, Prewarm, Requeue
 from scheduler.events import Event, Failed, FailureKind, Finished, RunStarted, Submitted, Tick
 from scheduler.replay import LogEntry
 
@@ -152,7 +152,7 @@ class Coordinator:
 
     def _recipient(self, decision: Decision) -> str:
         match decision:
-            case Place() | Requeue() | Cut():
+            case Place() | Requeue() | Prewarm() | Cut():
                 return self._owner_of_trajectory[decision.trajectory_id]
             case _:
                 return self._owner_of_job[decision.job]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,8 +20,9 @@ import structlog
 from agentrl.engine.engine import EngineError
 from agentrl.rollout.attempt import Attempt
 from agentrl.rollout.dispatch import Placed, TurnEngine, TurnRequest
+from agentrl.runtime.prewarming import Prewarming
 from agentrl.types import Outcome, ToolCall, ToolResult
-from scheduler.decisions import Decision, Place, Requeue
+from scheduler.decisions import Decision, Place, Prewarm, Requeue
 from scheduler.events import (
     Event,
     Failed,
@@ -56,6 +57,7 @@ class WorkerEngine(TurnEngine, Protocol):
     def is_connected(self) -> bool: ...
 
     async def abort(self, request_id: str) -> None: ...
+    async def prefill(self, session_id: str, ids: Sequence[int]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +106,8 @@ class CoordinatedDispatcher:
         self._waiting: dict[str, _Waiting] = {}
         self._running: dict[str, _Running] = {}
         self._generations: dict[str, int] = {}
+        self._contexts: dict[str, Callable[[], Sequence[int]]] = {}
+        self._prewarming = Prewarming()
         self._aborting: set[asyncio.Task[None]] = set()
 
     def connect(self, worker_id: str, serving: Serving) -> None:
@@ -116,6 +120,8 @@ class CoordinatedDispatcher:
                 self._place(decision)
             case Requeue():
                 self._requeue(decision)
+            case Prewarm():
+                self._prewarm(decision)
             case _:
                 raise AssertionError(f"not for a runner: {decision}")
 
@@ -147,6 +153,7 @@ class CoordinatedDispatcher:
     async def turn_ready(self, request: TurnRequest) -> Placed:
         trajectory_id = request.trajectory_id
         self._generations[trajectory_id] = request.replacements
+        self._contexts[trajectory_id] = request.context
         place: asyncio.Future[Placed] = asyncio.get_running_loop().create_future()
         waiting = _Waiting(request.turn, request.replacements, request.request_id, place)
         self._waiting[trajectory_id] = waiting
@@ -221,6 +228,8 @@ class CoordinatedDispatcher:
 
     def finished(self, trajectory_id: str, outcome: Outcome, num_tokens: int) -> None:
         self._running.pop(trajectory_id, None)
+        self._contexts.pop(trajectory_id, None)
+        self._prewarming.settle(trajectory_id, None)
         generation = self._generations.pop(trajectory_id, 0)
         kind = _FAILURES.get(outcome)
         self._tell(
@@ -243,9 +252,8 @@ class CoordinatedDispatcher:
             or waiting.place.done()
         ):
             return  # the attempt has ended or asked again: its own event has freed the slot
-        serving = self._serving.get(decision.worker_id)
-        is_known = serving is not None and serving.generation == decision.worker_generation
-        if serving is None or not (is_known and serving.engine.is_connected):
+        serving = self._reached(decision.worker_id, decision.worker_generation)
+        if serving is None:
             self._tell(
                 PlaceRejected(
                     trajectory_id=decision.trajectory_id,
@@ -259,7 +267,23 @@ class CoordinatedDispatcher:
         self._running[decision.trajectory_id] = _Running(
             waiting.turn, waiting.generation, waiting.request_id, serving.engine
         )
+        self._prewarming.settle(decision.trajectory_id, serving.engine)
         waiting.place.set_result(Placed(decision.worker_id, serving.bucket, serving.engine))
+
+    def _reached(self, worker_id: str, generation: int) -> Serving | None:
+        """The worker of this generation, where the connection to it holds."""
+        serving = self._serving.get(worker_id)
+        is_known = serving is not None and serving.generation == generation
+        return serving if is_known and serving and serving.engine.is_connected else None
+
+    def _prewarm(self, decision: Prewarm) -> None:
+        """While a tool runs; late where the next turn was asked for meanwhile."""
+        name = decision.trajectory_id
+        serving = self._reached(decision.worker_id, decision.worker_generation)
+        rests = name in self._contexts and name not in self._waiting and name not in self._running
+        is_current = self._generations.get(name) == decision.generation
+        if serving is not None and rests and is_current:
+            self._prewarming.begin(name, serving.engine, self._contexts[name])
 
     def _requeue(self, decision: Requeue) -> None:
         """End the turn at its engine: its tokens so far arrive, and the rollout asks again.

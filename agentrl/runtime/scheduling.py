@@ -74,11 +74,6 @@ def make_scheduler(
             seed=config.seed,
         ),
     )
-    if routed.prewarming is not None:
-        raise ValueError(
-            "scheduler.routing.options has `prewarm`, which only simulations can do: no engine "
-            "computes a context ahead of its turn; leave it out"
-        )
     shifts = _shifts(config, costs)
     max_running = config.rollout.max_running * config.runtime.runners
     return Scheduler(
@@ -86,6 +81,7 @@ def make_scheduler(
         genrm_observers=shifts.genrm_observers,
         routing=routed.routing,
         exploration=routed.exploration,
+        prewarming=routed.prewarming,
         shifting=shifts.policy,
         admission=CapacityAdmission(
             groups_per_step=config.train.fresh_groups_per_step,

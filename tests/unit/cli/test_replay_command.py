@@ -145,15 +145,6 @@ def test_ours_replays_with_its_random_share_and_its_own_estimator(run: RunLayout
     assert len({place.propensity for place in places}) > 1
 
 
-def test_contexts_cannot_be_computed_ahead_in_a_run() -> None:
-    options = {"prewarm": True}
-    config = OURS.model_copy(deep=True)
-    config.scheduler.routing.options.clear()
-    config.scheduler.routing.options.update(options)
-    with pytest.raises(ValueError, match="prewarm"):
-        make_scheduler(config, COSTS)
-
-
 def test_a_torn_last_line_does_not_exist(run: RunLayout) -> None:
     entries = launch(1, 1)
     write_log(run, entries)

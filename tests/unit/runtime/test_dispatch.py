@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 from agentrl.engine.engine import EngineError, GenerateRequest, TokenChunk
@@ -23,6 +23,7 @@ class FakeEngine:
         yield
 
     async def release(self, session_id: str) -> None: ...
+    async def prefill(self, session_id: str, ids: Sequence[int]) -> None: ...
 
     async def abort(self, request_id: str) -> None:
         if not self.is_connected:
@@ -43,6 +44,7 @@ class Bench:
             request_id=f"t/{replacements}",
             turn=0,
             context_tokens=5,
+            context=lambda: [1] * 5,
             replacements=replacements,
         )
         asking = asyncio.create_task(self.dispatcher.turn_ready(request))
