@@ -24,15 +24,18 @@ The contract with a driver
   with reason `shift` is the same to a runner as one after a loss. Deadlines of handoffs are acted on
   with `Tick`, so a driver whose workers shift must send it.
 - `Cut` gives an attempt up, under admission policies that over-sample; it is answered by `Failed`.
+- `Restored`, first of all on a resumed run, brings back what `save` gave; it is part of the log, so
+  the log of a launch replays by itself.
 - Late events (older generation, ended trajectory, left worker) change nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
-from typing import assert_never
+from typing import Any, assert_never
 
+from scheduler.calibration import Calibration
 from scheduler.decisions import Admit, Decision
 from scheduler.events import (
     BatchReady,
@@ -47,6 +50,7 @@ from scheduler.events import (
     PreemptionNotice,
     Progress,
     Published,
+    Restored,
     Role,
     RunStarted,
     StepEnded,
@@ -66,7 +70,14 @@ from scheduler.handoff import HandoffBook
 from scheduler.jobs import Jobs, RunEvent
 from scheduler.ledger import Ledger
 from scheduler.placing import Placing
-from scheduler.policies import AdmissionPolicy, Observer, PrewarmPolicy, RoutePolicy, ShiftPolicy
+from scheduler.policies import (
+    AdmissionPolicy,
+    Learner,
+    Observer,
+    PrewarmPolicy,
+    RoutePolicy,
+    ShiftPolicy,
+)
 from scheduler.routing.exploration import Exploration
 from scheduler.routing.least_load import LeastLoad
 from scheduler.shifting.static import Static
@@ -95,10 +106,14 @@ class Scheduler:
         shifting: ShiftPolicy | None = None,
         handoffs: HandoffBook | None = None,
         training_sizes: Sequence[int] = (),
+        learners: Mapping[str, Learner] | None = None,
+        calibration: Calibration | None = None,
     ) -> None:
         """`observers` are told of rollout alone, `genrm_observers` of judgements; only rollout is
         explored with. `training_sizes`: numbers of workers that can train together; empty: any.
-        Without `shifting` workers keep their roles."""
+        Without `shifting` workers keep their roles. `learners`: parts of the policies above whose
+        knowledge outlives a launch, by names that say what it takes to understand it. `calibration`
+        learns what work costs, for policies that look at it and for reports."""
         told = {Role.ROLLOUT: tuple(observers), Role.GENRM: tuple(genrm_observers)}
         self._jobs = Jobs(admission)
         self._fleet = Fleet()
@@ -118,6 +133,8 @@ class Scheduler:
             steps=self._steps,
             book=handoffs or HandoffBook(),
         )
+        self.calibration = calibration or Calibration()
+        self._learners = {**(learners or {}), "costs": self.calibration}
         self._stranded: tuple[str, Role, int] | None = None
         """The side, and the state of the fleet, for which a turn without a worker asked last."""
         self._last_seq = -1
@@ -134,7 +151,13 @@ class Scheduler:
         if isinstance(event, _STEPS_AFTER):
             decisions += self._start_steps(event.t)
         decisions += self._placing.place_waiting(event.t)
+        self.calibration.on(event, decisions)
         return tuple(decisions)
+
+    def save(self) -> dict[str, Any]:
+        """What has been learned, as plain data for a checkpoint; `Restored` gives it back. What is
+        open now is not in it: attempts, handoffs and counters begin anew with the next launch."""
+        return {name: learner.state() for name, learner in self._learners.items()}
 
     @property
     def num_open_trajectories(self) -> int:
@@ -172,6 +195,8 @@ class Scheduler:
                 return self._shifts.stage_failed(event)
             case Tick():
                 return self._shifts.tick(event.t)
+            case Restored():
+                self._restore(event.learned)
             case Submitted():
                 self._ledger.submit(event)
             case ToolStarted():
@@ -216,6 +241,12 @@ class Scheduler:
             case WeightsLoaded():
                 self._fleet.weights_loaded(event.worker_id, event.generation, event.version)
                 return []
+
+    def _restore(self, learned: Mapping[str, Any]) -> None:
+        """What belongs to policies that this scheduler does not have is left out."""
+        for name, learner in self._learners.items():
+            if name in learned:
+                learner.restore(learned[name])
 
     # ------------------------------------------------------------------------- roles and steps
 

@@ -23,7 +23,7 @@ Life of a trajectory, as its runner reports it:
 A GenRM request is an attempt of one turn with `role=GENRM`: the same events, served by other
 workers, and not counted by admission.
 
-Life of a run: `RunStarted` once; each group that was admitted ends with exactly one of
+Life of a run: `RunStarted` once, after `Restored` where a checkpoint knows something; each group that was admitted ends with exactly one of
 `GroupAccepted` and `GroupRejected`; `Published` after each optimizer step. A driver whose training
 workers come and go says `BatchReady` and waits for the decision `StartStep`; one with fixed
 trainers just steps.
@@ -36,8 +36,10 @@ Life of a worker:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 
 class Role(StrEnum):
@@ -147,6 +149,14 @@ class Published(EventBase):
     """The weights of `version` optimizer steps can be loaded by workers."""
 
     version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored(EventBase):
+    """What an earlier launch of the job had learned: `Scheduler.save()` of its checkpoint, told
+    before anything else, so that the log by itself gives the same decisions again."""
+
+    learned: Mapping[str, Any]
 
 
 # --------------------------------------------------------------------------------- trajectories
@@ -285,6 +295,8 @@ class WeightsLoaded(WorkerEvent):
     """A serving worker has swapped to newer weights."""
 
     version: int
+    seconds: float = 0.0
+    """It took, fetching included; 0: not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,6 +333,7 @@ class HandoffFailed(WorkerEvent):
 Event = (
     Tick
     | RunStarted
+    | Restored
     | GroupAccepted
     | GroupRejected
     | BatchReady

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from scheduler.decisions import Duty
 from scheduler.residual import Residual
@@ -73,6 +73,19 @@ class Observer(Protocol):
 
     def ended(self, trajectory: TrajectoryView, *, is_complete: bool) -> None:
         """An attempt is over; `is_complete` is False when it was lost on the way."""
+        ...
+
+
+class Learner(Protocol):
+    """Learns as a run goes on, and can go on from where another one was."""
+
+    def state(self) -> dict[str, Any]:
+        """What has been learned, as plain data for a checkpoint. What is known of attempts that
+        are still open is not in it."""
+        ...
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """The inverse of `state`, also after JSON, for one that was made the same way."""
         ...
 
 

@@ -6,16 +6,16 @@ Every policy of a comparison is built here, ours and its rivals, so that nobody 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
 from scheduler.costs import Shape
-from scheduler.estimators.choose import DEFAULT, make_estimator
+from scheduler.estimators.choose import DEFAULT, LearningEstimator, make_estimator
 from scheduler.estimators.oracle import Oracle, TotalTokens
 from scheduler.estimators.prefix_tree import PrefixTree
 from scheduler.estimators.sibling_rule import SiblingRule
-from scheduler.policies import LengthEstimator, Observer, PrewarmPolicy, RoutePolicy
+from scheduler.policies import Learner, LengthEstimator, Observer, PrewarmPolicy, RoutePolicy
 from scheduler.routing.buckets import BucketRouter, BucketSettings
 from scheduler.routing.exploration import Exploration
 from scheduler.routing.least_load import LeastLoad
@@ -45,6 +45,8 @@ class Wired:
     observers: tuple[Observer, ...] = ()
     exploration: Exploration | None = None
     prewarming: PrewarmPolicy | None = None
+    learners: Mapping[str, Learner] = field(default_factory=dict)
+    """By a name that says what it takes to understand their states."""
 
 
 Options = dict[str, Any]
@@ -79,9 +81,9 @@ def _limits(options: Options, world: World) -> Limits:
     return tuple(zip(world.buckets, bounds, strict=True))
 
 
-def _estimator(options: Options) -> LengthEstimator:
+def _estimator(name: str, options: Options) -> LearningEstimator:
     return make_estimator(
-        options.pop("estimator", DEFAULT),
+        name,
         half_life=options.pop("half_life", 2000.0),
         learns_from_running=options.pop("learns_from_running", True),
     )
@@ -104,7 +106,7 @@ def _libra_gate(options: Options, world: World) -> Wired:
     limits = _limits(options, world)
     tree = PrefixTree()
     router = ThresholdRouter(GatedGrader(limits, tree), limits, _least_load(options))
-    return Wired(routing=router, observers=(tree,))
+    return Wired(routing=router, observers=(tree,), learners={"prefix tree": tree})
 
 
 def _sibling_rule(options: Options, world: World) -> Wired:
@@ -113,7 +115,10 @@ def _sibling_rule(options: Options, world: World) -> Wired:
 
 
 def _buckets(options: Options, world: World) -> Wired:
-    return _bucket_router(_estimator(options), options, world)
+    name = options.pop("estimator", DEFAULT)
+    estimator = _estimator(name, options)
+    wired = _bucket_router(estimator, options, world)
+    return replace(wired, learners={f"lengths by {name}": estimator})
 
 
 def _bucket_router(estimator: LengthEstimator, options: Options, world: World) -> Wired:

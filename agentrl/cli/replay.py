@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from agentrl.config.run import RunConfig
     from agentrl.record.layout import RunLayout
     from scheduler.estimators.accuracy import ForecastCheck, Scored
+    from scheduler.gauges import GaugeReport
     from scheduler.replay import LogEntry, ReplayReport
 
 DIFFERS = 1
@@ -40,7 +41,8 @@ def replay(
     """Feed a run's recorded events to a fresh scheduler and compare every decision.
 
     Says `identical`, or shows the first decision that differs with its line in events.jsonl and
-    ends with code 1. Then tells where forecast and real lengths of attempts parted.
+    ends with code 1. Then tells where forecast and real lengths of attempts parted, and how far off
+    the cost models were.
     """
     with told_plainly():
         is_identical = _replay(run, estimator, worst)
@@ -62,20 +64,31 @@ def _replay(run: Path, asked: str | None, worst: int) -> bool:
     estimator = asked or str(config.scheduler.routing.options.get("estimator", DEFAULT))
     console = Console(highlight=False, soft_wrap=True, markup=False)
     scored: list[Scored] = []
+    costs: dict[str, GaugeReport] = {}
     is_identical = True
-    for number, (check, report, line) in enumerate(_replays(layout, config, estimator), start=1):
-        is_identical = is_identical and report.difference is None
-        _print_report(console, number, report, line)
-        scored += check.scored
+    for number, launch in enumerate(_replays(layout, config, estimator), start=1):
+        is_identical = is_identical and launch.report.difference is None
+        _print_report(console, number, launch.report, launch.last_line)
+        scored += launch.check.scored
+        costs = launch.costs
     if scored and worst:
         _print_forecasts(console, estimator, scored, worst)
+    if costs:
+        _print_costs(console, costs)
     return is_identical
 
 
-def _replays(
-    layout: RunLayout, config: RunConfig, estimator: str
-) -> Iterator[tuple[ForecastCheck, ReplayReport, int]]:
-    """Of each launch: forecasts, comparison, and the line of the log it stopped at."""
+class _Replayed(NamedTuple):
+    check: ForecastCheck
+    report: ReplayReport
+    last_line: int
+    """Of the log, that was compared."""
+    costs: dict[str, GaugeReport]
+    """Those of earlier launches included, where the launch was a resumed one."""
+
+
+def _replays(layout: RunLayout, config: RunConfig, estimator: str) -> Iterator[_Replayed]:
+    """Each launch of the run, by a fresh scheduler."""
     from agentrl.runtime.scheduling import make_scheduler, recorded_costs
     from scheduler.estimators.accuracy import ForecastCheck
     from scheduler.estimators.choose import make_estimator
@@ -88,8 +101,10 @@ def _replays(
     with layout.events.open("rb") as log:
         for launch in split_launches(read_log(log)):
             check = ForecastCheck(make_estimator(estimator))
-            report = replay(make_scheduler(config, costs, observers=(check,)), launch)
-            yield check, report, first_line + report.num_events - 1
+            scheduler = make_scheduler(config, costs, observers=(check,))
+            report = replay(scheduler, launch)
+            last_line = first_line + report.num_events - 1
+            yield _Replayed(check, report, last_line, scheduler.calibration.reports())
             first_line += report.num_events + sum(1 for _ in launch)
 
 
@@ -149,5 +164,25 @@ def _print_forecasts(
             f"{one.forecast_tokens:.0f}",
             str(one.real_tokens),
             f"{2 ** abs(one.log2_error):.1f} x {'short' if one.log2_error < 0 else 'long'}",
+        )
+    console.print(table)
+
+
+def _print_costs(console: Console, costs: dict[str, GaugeReport]) -> None:
+    from rich.table import Table
+
+    console.print("\nseconds of work, predicted by what had been learned by then, against observed")
+    table = Table()
+    table.add_column("work", no_wrap=True)
+    for heading in ("observed", "off by", "off before learning", "observed / told"):
+        table.add_column(heading, justify="right")
+    for name, report in costs.items():
+        told = report.error_before is not None
+        table.add_row(
+            name,
+            str(report.num_observed),
+            "-" if report.error is None else f"{report.error:.0%}",
+            f"{report.error_before:.0%}" if told else "not told",
+            f"{report.scale:.2f}" if told else "-",
         )
     console.print(table)

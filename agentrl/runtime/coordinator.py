@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from agentrl.record.jsonl import AppendFile
 from agentrl.runtime.status import CoordinatorStatus
@@ -108,6 +109,10 @@ class Coordinator:
     async def listen(self, name: str) -> list[Decision]:
         """The next decisions for the caller; empty when there were none for a while."""
         return await self._mail[name].wait()
+
+    async def learned(self) -> dict[str, Any]:
+        """What the scheduler has learned so far, for a checkpoint."""
+        return self._scheduler.save()
 
     async def lost(self, name: str) -> None:
         """A runner is gone: its attempts have failed, and so has all they were asking of judges."""

@@ -199,6 +199,7 @@ class Fleet:
         await asyncio.gather(*(self._load(seat, version) for seat in self._in_role(Role.ROLLOUT)))
 
     async def checkpoint(self, progress: RunProgress) -> None:
+        progress.learned = await self._coordinator.learned.remote()
         await self._trainers.checkpoint(progress)
 
     async def close(self) -> None:
@@ -247,12 +248,19 @@ class Fleet:
     async def _load(self, seat: WorkerSeat, version: int) -> None:
         if not seat.url:
             return  # on its way to this role; it pulls the newest version when it gets there
-        generation = seat.generation
+        generation, began_s = seat.generation, time.monotonic()
         try:
             await seat.actor.load.remote(version)
         except RayActorError:
             return  # its successor pulls the newest version when it starts
-        self._tell(WeightsLoaded(worker_id=seat.worker_id, generation=generation, version=version))
+        self._tell(
+            WeightsLoaded(
+                worker_id=seat.worker_id,
+                generation=generation,
+                version=version,
+                seconds=time.monotonic() - began_s,
+            )
+        )
 
     def _in_role(self, role: Role) -> list[WorkerSeat]:
         return [seat for seat in self._seats.values() if seat.role is role]

@@ -31,6 +31,8 @@ class RunProgress:
     best_step: int | None = None
     """Step with the highest evaluation reward so far."""
     best_reward: float | None = None
+    learned: dict[str, Json] = field(default_factory=dict)
+    """What the scheduler had learned, `Scheduler.save()`."""
     wall_s: float = 0.0
     """Of earlier launches and this one, up to the last step."""
 

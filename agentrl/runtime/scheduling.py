@@ -9,6 +9,7 @@ from agentrl.config.fleet import num_genrm_workers, num_rollout_workers, rollout
 from agentrl.config.run import RunConfig
 from agentrl.runtime.costs import Costs
 from scheduler.admission import CapacityAdmission
+from scheduler.calibration import Calibration, KnownCosts
 from scheduler.core import Scheduler
 from scheduler.costs import DecodeCost, PrefillCost, Shape, TrainCost
 from scheduler.events import Role
@@ -74,7 +75,8 @@ def make_scheduler(
             seed=config.seed,
         ),
     )
-    shifts = _shifts(config, costs)
+    calibration = Calibration(None if costs is None else _known(costs))
+    shifts = _shifts(config, costs, calibration)
     max_running = config.rollout.max_running * config.runtime.runners
     return Scheduler(
         observers=(*routed.observers, *shifts.observers, *observers),
@@ -83,6 +85,8 @@ def make_scheduler(
         exploration=routed.exploration,
         prewarming=routed.prewarming,
         shifting=shifts.policy,
+        calibration=calibration,
+        learners={**routed.learners, **shifts.learners},
         admission=CapacityAdmission(
             groups_per_step=config.train.fresh_groups_per_step,
             num_steps=config.train.steps,
@@ -92,7 +96,23 @@ def make_scheduler(
     )
 
 
-def _shifts(config: RunConfig, costs: Costs | None) -> WiredShifts:
+def _known(costs: Costs) -> KnownCosts:
+    """What was measured before the run, as the run's workers are called."""
+    shapes = {(Role.ROLLOUT, bucket): shape for bucket, shape in costs.rollout.items()}
+    if costs.genrm is not None:
+        shapes |= {(Role.GENRM, bucket): costs.genrm for bucket in costs.rollout}
+    return KnownCosts(shapes=shapes, training=costs.training, shift_s=_shift_s(costs))
+
+
+def _shift_s(costs: Costs) -> dict[tuple[Role, Role], float]:
+    serving = (Role.ROLLOUT, Role.GENRM)
+    into_serving = {
+        (source, target): costs.serving_start_s for source in Role for target in serving
+    }
+    return into_serving | {(source, Role.TRAINING): costs.training_start_s for source in serving}
+
+
+def _shifts(config: RunConfig, costs: Costs | None, calibration: Calibration) -> WiredShifts:
     runtime, section = config.runtime, config.scheduler.shifting
     if costs is None or runtime.layout == "disaggregated":
         return WiredShifts(policy=Static())
@@ -100,8 +120,6 @@ def _shifts(config: RunConfig, costs: Costs | None) -> WiredShifts:
     shapes = {Role.ROLLOUT: shape}
     if costs.genrm is not None:
         shapes[Role.GENRM] = costs.genrm
-    into_serving = {(source, target): costs.serving_start_s for source in Role for target in shapes}
-    into_training = {(source, Role.TRAINING): costs.training_start_s for source in shapes}
     world = ShiftWorld(
         shapes=shapes,
         buckets=dict.fromkeys(Role, bucket),
@@ -109,7 +127,8 @@ def _shifts(config: RunConfig, costs: Costs | None) -> WiredShifts:
         groups_per_step=config.train.fresh_groups_per_step,
         max_staleness=config.train.max_staleness,
         training=costs.training,
-        shift_s={**into_serving, **into_training},
+        shift_s=_shift_s(costs),
+        calibration=calibration,
     )
     layout = {
         Role.TRAINING: runtime.training_workers,

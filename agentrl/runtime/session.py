@@ -54,6 +54,7 @@ from agentrl.runtime.watchdog import Watchdog
 from agentrl.train.checkpoint_folders import latest_checkpoint, read_header
 from agentrl.types import Outcome, Trajectory
 from scheduler.decisions import Admit, Decision
+from scheduler.events import Restored
 
 log = structlog.get_logger(__name__)
 Result = TypeVar("Result")
@@ -160,6 +161,8 @@ class Launch:
             make_scheduler(config, costs), self._layout, tick_s=tick_s(config)
         )
         self._link = CoordinatorLink(coordinator, "driver", self._on_decision)
+        if self.progress.learned:
+            self._link.tell(Restored(learned=self.progress.learned))
         self._runners = RunnerPool(
             start_runner=self._start_runner,
             num_runners=config.runtime.runners,

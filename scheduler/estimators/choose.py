@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 from scheduler.estimators.context_tree import (
     Chain,
@@ -16,26 +15,18 @@ from scheduler.estimators.context_tree import (
 from scheduler.estimators.hazard import HazardModel
 from scheduler.estimators.pooled import PooledTrees
 from scheduler.estimators.sibling_posterior import SiblingPosterior
-from scheduler.policies import LengthEstimator
+from scheduler.policies import Learner, LengthEstimator
 
 DEFAULT = "pooled"
 
 
-class Learner(LengthEstimator, Protocol):
-    """An estimator that learns as a run goes on, and can go on from where another one was."""
-
-    def state(self) -> dict[str, Any]:
-        """What has been learned, as plain data for a checkpoint."""
-        ...
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """The inverse of `state`, for an estimator made the same way."""
-        ...
+class LearningEstimator(LengthEstimator, Learner, Protocol):
+    """An estimator whose knowledge a checkpoint keeps."""
 
 
 def make_estimator(
     name: str = DEFAULT, *, half_life: float = 2000.0, learns_from_running: bool = True
-) -> Learner:
+) -> LearningEstimator:
     """`half_life` in ended attempts. `learns_from_running` is for trees: the hazard model and the
     posterior cannot do otherwise."""
 

@@ -152,16 +152,16 @@ class ContextTree:
         trees begin again with the turns they still have."""
         return {
             "weight": self._fading.weight,
-            "root": [self._root.ended, self._root.entered],
-            "nodes": [[key, node.ended, node.entered] for key, node in self._nodes.items()],
+            "root": self._root.state(),
+            "nodes": [[key, *node.state()] for key, node in self._nodes.items()],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """The inverse of `state`, for an estimator with the same chain."""
         self._fading.weight = state["weight"]
-        self._root = SurvivalNode(*state["root"])
+        self._root = SurvivalNode.from_state(*state["root"])
         self._nodes = {
-            tuple(key): SurvivalNode(ended, entered) for key, ended, entered in state["nodes"]
+            tuple(key): SurvivalNode.from_state(*saved) for key, *saved in state["nodes"]
         }
 
     def _path(self, trajectory: TrajectoryView) -> tuple[SurvivalNode, ...]:

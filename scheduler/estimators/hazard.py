@@ -82,7 +82,7 @@ class _Family:
         return {
             "stops": self.stops.state(),
             "log_tokens": self.log_tokens.state(),
-            "usual": self.usual,
+            "usual": list(self.usual),
             "seen": self.seen,
         }
 

@@ -49,7 +49,7 @@ class _Gaussian:
         ]
 
     def state(self) -> dict[str, Any]:
-        return {"mean": self.mean, "covariance": self._covariance}
+        return {"mean": list(self.mean), "covariance": [list(row) for row in self._covariance]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.mean = list(state["mean"])

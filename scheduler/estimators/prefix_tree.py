@@ -10,8 +10,9 @@ seldom seen twice.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from scheduler.views import ToolFact, TrajectoryView
 
@@ -21,6 +22,9 @@ _RECENT = 200
 """Samples behind the 90th percentile."""
 
 _COMMON = "*"
+
+_States = tuple[tuple[str, int, str], ...]
+"""Tool, size class and status of each return, from the first on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +58,26 @@ class PrefixTree:
     """An observer; `expected` answers for an attempt whose tools have returned."""
 
     def __init__(self) -> None:
-        self._nodes: dict[Hashable, _Node] = {}
+        self._nodes: dict[tuple[str, _States], _Node] = {}
         self._positions: dict[tuple[str, str], list[int]] = {}
         """Tokens sampled before each tool return, by open attempt."""
+
+    def state(self) -> dict[str, Any]:
+        """What has been learned of all prompts together; groups of their own do not come back."""
+        return {
+            "nodes": [
+                [states, node.count, node.mean, list(node.recent)]
+                for (root, states), node in self._nodes.items()
+                if root == _COMMON
+            ]
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """The inverse of `state`."""
+        for states, count, mean, recent in state["nodes"]:
+            node = self._node(_COMMON, tuple((tool, size, status) for tool, size, status in states))
+            node.count, node.mean = count, mean
+            node.recent.extend(recent)
 
     def turn_ready(self, trajectory: TrajectoryView) -> None:
         """Nothing that the tool results do not say."""
@@ -90,5 +111,5 @@ class PrefixTree:
                 return node.expected()
         return None
 
-    def _node(self, root: str, states: tuple[tuple[str, int, str], ...]) -> _Node:
+    def _node(self, root: str, states: _States) -> _Node:
         return self._nodes.setdefault((root, states), _Node())

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 from scheduler.residual import NUM_BINS
 
@@ -23,6 +24,14 @@ class SurvivalNode:
     entered: list[float] = field(default_factory=lambda: [0.0] * NUM_BINS)
     """Of those that entered a bin and are still in it, nothing is known of its end yet; they are
     counted as entered once they leave it, by ending or by moving on."""
+
+    def state(self) -> list[list[float]]:
+        """A copy, so that what is learned later does not change what was saved."""
+        return [list(self.ended), list(self.entered)]
+
+    @classmethod
+    def from_state(cls, ended: Sequence[float], entered: Sequence[float]) -> Self:
+        return cls(list(ended), list(entered))
 
     def blend(self, parent: Sequence[float], strength: float) -> list[float]:
         """Hazards of this node, shrunk towards the parent's as if that had `strength` counts."""

@@ -9,7 +9,9 @@ worker's time is of such use is measured while trainers wait for serving, tails 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from scheduler.shifting.selection import ShiftWorld
 from scheduler.views import TrainingView
@@ -43,6 +45,24 @@ class Balance:
         self._present_s = _GUESS_WEIGHT_S
         self._tokens = 0
         self._chosen = 0
+
+    def state(self) -> dict[str, Any]:
+        """What has been measured, as plain data."""
+        return {
+            "version": self._version,
+            "served_s": self._served_s,
+            "marks": [[mark.work_s, mark.groups] for mark in self._marks],
+            "useful_s": self._useful_s,
+            "present_s": self._present_s,
+            "tokens": self._tokens,
+            "chosen": self._chosen,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._version, self._served_s = state["version"], state["served_s"]
+        self._marks.extend(_Mark(work_s, groups) for work_s, groups in state["marks"])
+        self._useful_s, self._present_s = state["useful_s"], state["present_s"]
+        self._tokens, self._chosen = state["tokens"], state["chosen"]
 
     def watch(
         self, t: float, training: TrainingView, *, worth: float, serving: int, left_s: float
@@ -80,7 +100,7 @@ class Balance:
     def _period_s(self, trainers: int, total: int) -> float:
         use = self._useful_s / self._present_s
         serving_s = self._batch_work_s() / (use * (total - trainers))
-        return max(serving_s, self._world.training.seconds(self._tokens, trainers))
+        return max(serving_s, self._world.train_s(self._tokens, trainers))
 
     def _batch_work_s(self) -> float:
         """Worker seconds to serve one batch of the groups admitted last."""

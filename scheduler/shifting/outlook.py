@@ -6,8 +6,9 @@ and lets it shrink by what a turn that decodes makes meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from scheduler.fleet import Key
 from scheduler.policies import LengthEstimator
@@ -63,6 +64,12 @@ class MeanLength:
     @property
     def tokens(self) -> float:
         return self._tokens / self._number
+
+    def state(self) -> dict[str, Any]:
+        return {"tokens": self._tokens, "number": self._number}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._tokens, self._number = state["tokens"], state["number"]
 
     def turn_ready(self, trajectory: TrajectoryView) -> None:
         pass

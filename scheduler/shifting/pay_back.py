@@ -24,7 +24,9 @@ half of the life best).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from scheduler.events import Role
 from scheduler.policies import ShiftPlan
@@ -77,6 +79,12 @@ class PayBack:
         )
         self._balance = Balance(world)
         self._acted_t = float("-inf")
+
+    def state(self) -> dict[str, Any]:
+        return self._balance.state()
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._balance.restore(state)
 
     def plan(self, view: ShiftView) -> ShiftPlan | None:
         training = view.trainings.get(self._world.job)
@@ -166,14 +174,14 @@ class PayBack:
         self, now: Situation, donors: list[Member], present: int, batch: _Batch
     ) -> float:
         """Worker seconds earned by letting these join the next step."""
-        cost = self._world.training
-        joined_s = cost.seconds(batch.tokens, present + len(donors))
+        world = self._world
+        joined_s = world.train_s(batch.tokens, present + len(donors))
         later_s = batch.lead_s + joined_s
         if present:
-            alone_s = cost.seconds(batch.tokens, present)
+            alone_s = world.train_s(batch.tokens, present)
         else:
-            alone_s = batch.lead_s + cost.seconds(batch.tokens, 1)
-        back_s = self._world.seconds(Role.TRAINING, Role.ROLLOUT)
+            alone_s = batch.lead_s + world.train_s(batch.tokens, 1)
+        back_s = world.seconds(Role.TRAINING, Role.ROLLOUT)
         if batch.is_waiting:
             saved_s = alone_s - later_s
             away_s = later_s + back_s

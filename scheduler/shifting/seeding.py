@@ -9,6 +9,9 @@ number of instances is left out here.)
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from scheduler.events import Role
 from scheduler.policies import ShiftPlan
 from scheduler.shifting.selection import ShiftWorld, recruits
@@ -27,6 +30,12 @@ class SeedingController:
         self._back_t: float | None = None
         """When trainers were back at training in this step."""
         self._batch_t: float | None = None
+
+    def state(self) -> dict[str, Any]:
+        return {"seed_s": self._seed_s}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._seed_s = state["seed_s"]
 
     def plan(self, view: ShiftView) -> ShiftPlan | None:
         training = view.trainings.get(self._world.job)

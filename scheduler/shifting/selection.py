@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from scheduler.calibration import Calibration
 from scheduler.costs import Shape, TrainCost
 from scheduler.decisions import Duty
 from scheduler.events import Role
@@ -35,6 +36,8 @@ class ShiftWorld:
     """Workers that can be asked to train, such as those that nobody takes away; empty: all."""
     shift_s: Mapping[tuple[Role, Role], float] = field(default_factory=dict)
     """Expected seconds out of service, from one role to another."""
+    calibration: Calibration | None = None
+    """What training and handoffs have really taken; None: they are taken as told."""
     longest_context_tokens: int = 0
     """A role whose memory does not hold one such context is never offered."""
 
@@ -44,7 +47,13 @@ class ShiftWorld:
 
     def seconds(self, source: Role, target: Role) -> float:
         """Expected out of service, from one role to another."""
-        return self.shift_s.get((source, target), _USUAL_S)
+        learned = self.calibration and self.calibration.shift_s(source, target)
+        return learned or self.shift_s.get((source, target), _USUAL_S)
+
+    def train_s(self, tokens: float, num_workers: int) -> float:
+        """Expected of an optimizer step."""
+        scale = self.calibration.train_scale if self.calibration else 1.0
+        return scale * self.training.seconds(tokens, num_workers)
 
     def fits(self, role: Role) -> bool:
         if role is Role.TRAINING:

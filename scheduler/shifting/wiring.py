@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from scheduler.estimators.choose import make_estimator
+from scheduler.estimators.choose import DEFAULT, make_estimator
 from scheduler.events import Role
-from scheduler.policies import Observer, ShiftPolicy
+from scheduler.policies import Learner, Observer, ShiftPolicy
 from scheduler.shifting.colocated import ColocatedPhases
 from scheduler.shifting.itl_planner import ItlPlanner
 from scheduler.shifting.kv_rule import KvRule
@@ -24,6 +24,8 @@ class WiredShifts:
     policy: ShiftPolicy
     observers: tuple[Observer, ...] = ()
     genrm_observers: tuple[Observer, ...] = ()
+    learners: Mapping[str, Learner] = field(default_factory=dict)
+    """By a name that says what it takes to understand their states."""
 
 
 Options = dict[str, Any]
@@ -73,7 +75,8 @@ def _kv_rule(options: Options, world: ShiftWorld, layout: Layout) -> WiredShifts
 
 def _seeding(options: Options, world: ShiftWorld, layout: Layout) -> WiredShifts:
     trainers = layout.get(Role.TRAINING, 0)
-    return WiredShifts(policy=SeedingController(world, num_trainers=trainers, **options))
+    policy = SeedingController(world, num_trainers=trainers, **options)
+    return WiredShifts(policy=policy, learners={"seeding": policy})
 
 
 def _itl_planner(options: Options, world: ShiftWorld, layout: Layout) -> WiredShifts:
@@ -82,10 +85,20 @@ def _itl_planner(options: Options, world: ShiftWorld, layout: Layout) -> WiredSh
 
 
 def _pay_back(options: Options, world: ShiftWorld, layout: Layout) -> WiredShifts:
-    outlook = Outlook(make_estimator(options.pop("estimator", "pooled")))
-    judgements = MeanLength()
+    name = options.pop("estimator", DEFAULT)
+    estimator = make_estimator(name)
+    outlook, judgements = Outlook(estimator), MeanLength()
     policy = PayBack(world, outlook, judgements, PayBackSettings(**options))
-    return WiredShifts(policy=policy, observers=(outlook,), genrm_observers=(judgements,))
+    return WiredShifts(
+        policy=policy,
+        observers=(outlook,),
+        genrm_observers=(judgements,),
+        learners={
+            f"outlook by {name}": estimator,
+            "judgements": judgements,
+            "pay_back": policy,
+        },
+    )
 
 
 _POLICIES: dict[str, Callable[[Options, ShiftWorld, Layout], WiredShifts]] = {

@@ -128,6 +128,7 @@ class Cluster:
             self._hosts.plan()
         self.result.seconds = self._agenda.t
         self.result.workers = self._hosts.stats()
+        self.result.costs = self._scheduler.calibration.reports()
         return self.result
 
     def _tick(self, every_s: float) -> None:

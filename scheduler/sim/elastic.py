@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from scheduler.calibration import Calibration, KnownCosts
 from scheduler.core import Scheduler
 from scheduler.costs import PUBLISHED, DecodeCost, PrefillCost, Shape, TrainCost
 from scheduler.decisions import Decision
@@ -128,7 +129,8 @@ class ElasticRun:
     ) -> ClusterResult:
         settings = self.settings
         shapes = settings.shapes()
-        wired = wire_shifts(policy, options, self._world(shapes, layout), dict(layout))
+        world = self._world(shapes)
+        wired = wire_shifts(policy, options, world, dict(layout))
         judge = None
         if settings.genrm is not None:
             judge = lambda plan: settings.judge.request(plan, seed)  # noqa: E731
@@ -147,6 +149,8 @@ class ElasticRun:
                 observers=wired.observers,
                 genrm_observers=wired.genrm_observers,
                 shifting=wired.policy,
+                learners=wired.learners,
+                calibration=world.calibration,
                 training_sizes=settings.training_sizes,
             ),
             faults=Faults(self.faults, np.random.default_rng((seed, 7))),
@@ -164,8 +168,13 @@ class ElasticRun:
             rng=np.random.default_rng((seed, 8)),
         ).run(limit_s=_LIMIT_S)
 
-    def _world(self, shapes: dict[Role, Shape], layout: Layout) -> ShiftWorld:
+    def _world(self, shapes: dict[Role, Shape]) -> ShiftWorld:
         settings = self.settings
+        shift_s = {
+            (source, target): settings.times.total_s(source, target)
+            for source in Role
+            for target in Role
+        }
         return ShiftWorld(
             shapes=shapes,
             buckets={role: str(role) for role in Role},
@@ -175,11 +184,14 @@ class ElasticRun:
             training=settings.training(),
             training_sizes=settings.training_sizes,
             may_train=frozenset(f"w{i}" for i in range(settings.reserved)),
-            shift_s={
-                (source, target): settings.times.total_s(source, target)
-                for source in Role
-                for target in Role
-            },
+            shift_s=shift_s,
+            calibration=Calibration(
+                KnownCosts(
+                    shapes={(role, str(role)): shape for role, shape in shapes.items()},
+                    training=settings.training(),
+                    shift_s=shift_s,
+                )
+            ),
         )
 
     def _workers(self, shapes: dict[Role, Shape], layout: Layout) -> list[WorkerSpec]:

@@ -147,6 +147,7 @@ class RandomShiftingRun:
             observers=observers,
             genrm_observers=wired.genrm_observers,
             shifting=wired.policy,
+            learners=wired.learners,
             training_sizes=self.sizes,
         )
 

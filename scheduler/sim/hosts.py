@@ -223,15 +223,16 @@ class SimulatedHosts:
         self.version = version
         for server in list(self._servers.values()):
             if server.duty.role is Role.ROLLOUT:
-                self._agenda.after(pull_s, self._load, server, server.generation, version)
+                self._agenda.after(pull_s, self._load, server, server.generation, version, pull_s)
 
-    def _load(self, server: Server, generation: int, version: int) -> None:
+    def _load(self, server: Server, generation: int, version: int, seconds: float) -> None:
         if self.is_current(server, generation) and not server.is_leaving:
             self._send(
                 WeightsLoaded,
                 worker_id=server.spec.worker_id,
                 generation=generation,
                 version=version,
+                seconds=seconds,
             )
 
     # ------------------------------------------------------------------------------------- stats

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
+from scheduler.gauges import mean_error
 from scheduler.sim.run import Comparison, Figures, PolicyResult
 from scheduler.sim.statistics import Ratio, speedup
 
@@ -33,6 +34,9 @@ class Row:
     shifts: float
     long_kept: float
     kept_by_length: tuple[float, ...]
+    cost_error: float
+    """Mean distance of predicted from observed seconds of turns, steps, loads and handoffs, as learned
+    by then; a share of the observed ones."""
 
 
 def rows_of(comparison: Comparison) -> list[Row]:
@@ -72,6 +76,7 @@ def _row(
         kept_by_length=tuple(
             fmean(shares) for shares in zip(*(f.kept_by_length for f in figures), strict=True)
         ),
+        cost_error=fmean(mean_error(f.costs) for f in figures),
     )
 
 
@@ -82,7 +87,7 @@ def _seconds(figures: Sequence[Figures]) -> list[float]:
 HEADINGS = (
     "policy", "best fleet", "seconds", "tokens/s", "x baseline (95 %)", "x same fleet", "share",
     "tail s", "bubble", "moved", "preempted", "shifts", "kept by length",
-    "long kept",
+    "long kept", "cost error",
 )  # fmt: skip
 
 
@@ -105,6 +110,7 @@ def cells_of(row: Row) -> tuple[str, ...]:
         if min(row.kept_by_length) == 1.0
         else " ".join(f"{share:.2f}" for share in row.kept_by_length),
         f"{row.long_kept:.2f}",
+        f"{row.cost_error:.0%}",
     )
 
 

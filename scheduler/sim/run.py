@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from scheduler.calibration import Calibration, KnownCosts
 from scheduler.core import Scheduler
 from scheduler.decisions import Decision
 from scheduler.estimators.oracle import TotalTokens
-from scheduler.events import Event
+from scheduler.events import Event, Role
+from scheduler.gauges import GaugeReport
 from scheduler.sim.cluster import Cluster
 from scheduler.sim.elastic import ElasticRun, ElasticSettings
 from scheduler.sim.faults import Faults
@@ -57,6 +59,8 @@ class Figures:
     """Share of the longest tenth of all attempts that was trained on, lost ones apart."""
     kept_by_length: tuple[float, ...]
     """The same for each quarter of all attempts, from short to long."""
+    costs: dict[str, GaugeReport]
+    """Predicted against observed seconds, by kind of work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +128,9 @@ def simulate(
         seed=seed,
         truth=_truth(workload),
     )
+    calibration = Calibration(
+        KnownCosts(shapes={(Role.ROLLOUT, name): shape for name, shape in world.shapes.items()})
+    )
     options = dict(choice.variant)
     wired = wire(options.pop("policy", policy), options, world)
     return Cluster(
@@ -141,6 +148,8 @@ def simulate(
             observers=wired.observers,
             exploration=wired.exploration,
             prewarming=wired.prewarming,
+            learners=wired.learners,
+            calibration=calibration,
         ),
         faults=Faults(settings.faults, np.random.default_rng((seed, 7))),
         listen=listen,
@@ -208,6 +217,7 @@ def figures_of(result: ClusterResult, groups_per_step: int, group_size: int) -> 
         shifts=result.num_shifts,
         long_kept=_kept(result, 0.9, 1.0),
         kept_by_length=tuple(_kept(result, at / 4, (at + 1) / 4) for at in range(4)),
+        costs=result.costs,
     )
 
 

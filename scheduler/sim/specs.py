@@ -10,6 +10,7 @@ from numpy.random import Generator
 
 from scheduler.costs import Shape, TrainCost
 from scheduler.events import Role, Stage
+from scheduler.gauges import GaugeReport
 from scheduler.sim.requests import WorkerStats
 from scheduler.sim.workload import AttemptPlan
 
@@ -135,3 +136,5 @@ class ClusterResult:
     shift_seconds: float = 0.0
     """Worker seconds out of service on the way to another duty."""
     workers: dict[str, WorkerStats] = field(default_factory=dict)
+    costs: dict[str, GaugeReport] = field(default_factory=dict)
+    """Predicted against observed seconds, by kind of work."""

@@ -141,6 +141,7 @@ def test_ours_replays_with_its_random_share_and_its_own_estimator(run: RunLayout
     write_log(run, entries)
     code, output = replayed(run)
     assert (code, ", identical" in output, "by 'hazard'" in output) == (0, True, True)
+    assert "turns of rollout on" in output
     places = [d for entry in entries for d in entry.decisions if isinstance(d, Place)]
     assert len({place.propensity for place in places}) > 1
 

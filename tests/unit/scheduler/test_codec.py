@@ -1,4 +1,5 @@
 import json
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, get_args, get_type_hints
 
@@ -22,6 +23,7 @@ _SAMPLES: dict[Any, Any] = {
     Outcome: Outcome.RETIRED,
     Duty: Duty(role=Role.GENRM, accelerators=frozenset({"gpu1", "gpu0"})),
     tuple[str, ...]: ("w1", "w0"),
+    Mapping[str, Any]: {"lengths": {"weight": 0.1 + 0.2, "nodes": [[["a", 1], [1.5]]]}},
 }
 
 
