@@ -101,8 +101,14 @@ def step_line(progress: StepProgress) -> str:
     return (
         f"step {progress.step:>4}/{progress.num_steps}  reward {reward}  "
         f"{progress.trajectories_per_s:6.1f} traj/s  {progress.tokens_per_s:7.0f} tok/s  "
-        f"{progress.seconds:5.1f} s  {outcomes_text(progress.outcomes)}"
+        f"{progress.seconds:5.1f} s  {outcomes_text(progress.outcomes)}{swap_text(progress)}"
     )
+
+
+def swap_text(progress: StepProgress) -> str:
+    """What new weights cost the turns that ran, where that is worth a word."""
+    is_seen = progress.stalled_turn_s >= 0.1
+    return f", new weights held turns up for {progress.stalled_turn_s:.1f} s" if is_seen else ""
 
 
 def eval_line(progress: EvalProgress) -> str:

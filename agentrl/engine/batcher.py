@@ -13,8 +13,9 @@ Invariants
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -24,6 +25,7 @@ from agentrl.engine.forward import Forward
 from agentrl.engine.kv_cache import KVCache, Work
 from agentrl.engine.sampling import Sampler
 from agentrl.engine.slots import SlotTable
+from agentrl.engine.swap_cost import SwapCost, SwapMeter
 from agentrl.engine.turn import Progress, ServedTurn
 
 _PATIENCE_STEPS = 256
@@ -32,7 +34,13 @@ _PATIENCE_STEPS = 256
 
 class Batcher:
     def __init__(
-        self, forward: Forward, cache: KVCache, *, prefill_tokens: int, policy_version: int
+        self,
+        forward: Forward,
+        cache: KVCache,
+        *,
+        prefill_tokens: int,
+        policy_version: int,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._policy_version = policy_version
         self._forward = forward
@@ -45,6 +53,7 @@ class Batcher:
         """The one that is waiting or running for a session."""
         self._ended: list[Progress] = []
         self._is_holding = False
+        self._swaps = SwapMeter(clock)
         self._sampler: Sampler | None = None
         self._sampler_turns: list[ServedTurn] = []
         self._tokens_generated = 0
@@ -64,6 +73,8 @@ class Batcher:
         turn = ServedTurn(request=request, ids=list(request.ids), stop_ids=stop_ids)
         if turn.is_prefill:
             self._prefills[request.session_id] = turn
+        if self._is_holding:
+            self._swaps.waits(turn)
         self._waiting.append(turn)
 
     def abort(self, request_id: str) -> None:
@@ -83,10 +94,18 @@ class Batcher:
         (turn,) = (turn for turn in self._running if turn.request.session_id == session_id)
         turn.is_released = True
 
-    def weights_changed(self, version: int, *, keep_cache: bool) -> None:
+    def change_weights(self, load: Callable[[], None], version: int, *, keep_cache: bool) -> None:
+        """`load` writes the new ones into the model; what it raises leaves all as it was."""
+        self._swaps.begins(self._running)
+        try:
+            load()
+        except BaseException:
+            self._swaps.kept(self._running)
+            raise
         self._policy_version = version
         if keep_cache:
-            return
+            return self._swaps.kept(self._running)
+        self._swaps.dropped(self._running)
         self._slots.release_resting()
         for turn in self._running:
             turn.filled = 0
@@ -94,9 +113,15 @@ class Batcher:
     def hold(self) -> None:
         """Begin no turn until `admit`; those that run go on."""
         self._is_holding = True
+        self._swaps.holds(self._running, self._waiting)
 
     def admit(self) -> None:
         self._is_holding = False
+        self._swaps.admits(self._waiting)
+
+    def take_swap_cost(self) -> SwapCost:
+        """Of the swaps since the last call."""
+        return self._swaps.take()
 
     def take_progress(self, *, running: bool) -> list[Progress]:
         """What was not yet reported of turns that ended; of running ones too if asked."""
@@ -208,6 +233,7 @@ class Batcher:
     def _append(self, turn: ServedTurn, token: int, logprob: float) -> None:
         if turn.is_prefill:
             return self._finish(turn, FinishReason.LENGTH)
+        self._swaps.goes_on(turn)
         turn.ids.append(token)
         turn.logprobs.append(logprob)
         turn.policy_versions.append(self._policy_version)
@@ -227,9 +253,12 @@ class Batcher:
         session_id = turn.request.session_id
         if turn.is_prefill:
             del self._prefills[session_id]
+        self._swaps.goes_on(turn)
         if turn.slot < 0:
             return self._waiting.remove(turn)
         self._running.remove(turn)
+        if self._is_holding and not self._running:
+            self._swaps.ran_dry()
         self._slots.rest(session_id, turn.ids[: turn.filled])
         if turn.is_released:
             self._slots.release(session_id)

@@ -34,6 +34,7 @@ from agentrl.engine.fast_forward import FastForward, has_fast_forward
 from agentrl.engine.forward import Forward, StockForward, check_supported
 from agentrl.engine.kv_cache import KVCache
 from agentrl.engine.stream import TokenStream
+from agentrl.engine.swap_cost import SwapCost
 from agentrl.engine.turn import Progress
 from agentrl.engine.weights import load_into
 
@@ -122,8 +123,11 @@ class TorchEngine:
 
     async def load_weights(self, version: int, weights: WeightUpdate, *, swap: WeightSwap) -> None:
         def load() -> None:
-            load_into(self._model, weights)
-            self._batcher.weights_changed(version, keep_cache=swap is WeightSwap.CONTINUE)
+            self._batcher.change_weights(
+                lambda: load_into(self._model, weights),
+                version,
+                keep_cache=swap is WeightSwap.CONTINUE,
+            )
 
         if swap is not WeightSwap.DRAIN:
             return await self._thread.call(load)
@@ -133,6 +137,10 @@ class TorchEngine:
             await self._thread.call(load)
         finally:
             await self._thread.call(self._batcher.admit)
+
+    async def take_swap_cost(self) -> SwapCost:
+        """Of the swaps since the last call."""
+        return await self._thread.call(self._batcher.take_swap_cost)
 
     async def _until_none_runs(self) -> None:
         while True:

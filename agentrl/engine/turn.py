@@ -35,6 +35,8 @@ class ServedTurn:
     filled: int = 0
     """How many leading ids have their keys and values in the slot."""
     waited_steps: int = 0
+    stalled_since_s: float | None = None
+    """A swap of weights holds it up."""
     is_released: bool = False
     """The session has ended: the slot goes free instead of resting."""
 

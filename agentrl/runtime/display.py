@@ -33,6 +33,8 @@ class StepProgress:
     outcomes: Mapping[str, int]
     """Of all attempts that ended since the step before, by kind."""
     seconds: float
+    stalled_turn_s: float
+    """Seconds that new weights held turns up, turn by turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

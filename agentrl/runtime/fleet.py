@@ -22,6 +22,7 @@ from ray.exceptions import RayActorError
 
 from agentrl.config.fleet import num_genrm_workers, rollout_buckets
 from agentrl.config.run import RunConfig
+from agentrl.engine.swap_cost import SwapCost
 from agentrl.record.layout import RunLayout
 from agentrl.registry import EnvRef
 from agentrl.runtime.coordinator import Coordinator
@@ -197,6 +198,13 @@ class Fleet:
         """Returns when every serving worker has the weights; a lost one gets them on its return."""
         await self._trainers.publish(version)
         await asyncio.gather(*(self._load(seat, version) for seat in self._in_role(Role.ROLLOUT)))
+
+    async def take_swap_costs(self) -> list[SwapCost]:
+        """What swaps of weights have cost since the last call: one for each worker that serves."""
+        serving = [seat for seat in self._in_role(Role.ROLLOUT) if seat.url]
+        asked = (seat.actor.take_swap_cost.remote() for seat in serving)
+        costs = await asyncio.gather(*asked, return_exceptions=True)
+        return [cost for cost in costs if isinstance(cost, SwapCost)]
 
     async def checkpoint(self, progress: RunProgress) -> None:
         progress.learned = await self._coordinator.learned.remote()

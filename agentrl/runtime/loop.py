@@ -107,6 +107,7 @@ class TrainingLoop:
         self._count_signal(has_signal=trained.num_samples > 0)
         self._experience.keep(step, [g for g in batch.groups if trained.was_trained_on(g)])
         await self._finish(f"weights of version {step}", self._fleet.publish(step))
+        published_s = self._clock()
         self._tell(StepEnded(step=step, seconds=trained_s - collected_s))
         self._tell(Published(version=step))
         return StepReport(
@@ -114,6 +115,8 @@ class TrainingLoop:
             trained=trained,
             collect_s=collected_s - self._step_started_s,
             train_s=trained_s - collected_s,
+            publish_s=published_s - trained_s,
+            swaps=await self._fleet.take_swap_costs(),
         )
 
     def _report(self, batch: Batch, report: StepReport) -> None:

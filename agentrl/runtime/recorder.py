@@ -18,6 +18,7 @@ from agentrl.runtime.reports import (
     judge_metrics,
     mean_reward,
     staleness_of,
+    swap_metrics,
 )
 from agentrl.types import Group
 
@@ -121,6 +122,7 @@ class Recorder:
             tokens_per_s=tokens / seconds,
             outcomes=dict(batch.outcomes),
             seconds=seconds,
+            stalled_turn_s=sum(swap.stalled_turn_s for swap in report.swaps),
         )
 
     def _step_metrics(self, batch: Batch, report: StepReport, line: StepProgress) -> dict[str, Any]:
@@ -135,6 +137,8 @@ class Recorder:
             "seconds": line.seconds,
             "collect_s": report.collect_s,
             "train_s": report.train_s,
+            "publish_s": report.publish_s,
+            **swap_metrics(report.swaps),
             "staleness_mean": float(np.mean(staleness)) if len(staleness) else 0.0,
             "staleness_max": int(np.max(staleness, initial=0)),
             "replayed_groups": len(ages),

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from agentrl.engine.swap_cost import SwapCost
 from agentrl.runtime.collector import Batch
 from agentrl.runtime.failures import FailingEnv
 from agentrl.train.report import AppliedStep, TrainedSample, TrainedShare, result_of
@@ -68,6 +69,10 @@ class StepReport:
     trained: TrainedStep
     collect_s: float
     train_s: float
+    publish_s: float
+    """Until every serving worker had the new weights."""
+    swaps: Sequence[SwapCost]
+    """Since the step before, of each worker that serves rollout."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +118,20 @@ def judge_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "judge/tokens": sum(judgement.num_tokens for judgement in asked),
         "judge/seconds_mean": fmean(judgement.seconds for judgement in asked),
         "judge/seconds_max": max(judgement.seconds for judgement in asked),
+    }
+
+
+def swap_metrics(swaps: Sequence[SwapCost]) -> dict[str, float]:
+    """What new weights cost the turns that ran; empty where no worker was asked."""
+    if not swaps:
+        return {}
+    return {
+        "weights/stopped_s_mean": fmean(swap.stopped_s for swap in swaps),
+        "weights/stopped_s_max": max(swap.stopped_s for swap in swaps),
+        "weights/stalled_turn_s": sum(swap.stalled_turn_s for swap in swaps),
+        "weights/recomputed_tokens": sum(swap.recomputed_tokens for swap in swaps),
+        "weights/drained_turns": sum(swap.drained_turns for swap in swaps),
+        "weights/held_turns": sum(swap.held_turns for swap in swaps),
     }
 
 

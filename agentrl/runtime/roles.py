@@ -13,6 +13,7 @@ import torch
 from agentrl.config.run import RunConfig
 from agentrl.engine.engine import EngineStats, WeightSwap, WeightUpdate
 from agentrl.engine.remote import EngineServer
+from agentrl.engine.swap_cost import SwapCost
 from agentrl.engine.torch_engine import TorchEngine
 from agentrl.models.load import load_model
 
@@ -73,6 +74,10 @@ class RolloutContext(ServedEngine):
 
     async def load(self, version: int, weights: WeightUpdate) -> None:
         await self._engine.load_weights(version, weights, swap=self._swap)
+
+    async def take_swap_cost(self) -> SwapCost:
+        """Of the swaps since the last call."""
+        return await self._engine.take_swap_cost()
 
 
 def device() -> torch.device:

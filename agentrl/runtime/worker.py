@@ -18,6 +18,7 @@ import torch
 
 from agentrl.config.run import RunConfig
 from agentrl.engine.engine import EngineStats
+from agentrl.engine.swap_cost import SwapCost
 from agentrl.runtime.cores import Cores, stay_on
 from agentrl.runtime.display import WarmupProgress
 from agentrl.runtime.genrm import GenRMContext, teach
@@ -147,6 +148,11 @@ class Worker:
         """Swap to these weights, by the run's policy for running turns."""
         _, weights = await self._pull(version)
         await self._rollout.load(version, weights)
+
+    async def take_swap_cost(self) -> SwapCost | None:
+        """Of the swaps since the last call; None where no policy is served any more."""
+        context = self._context
+        return await context.take_swap_cost() if isinstance(context, RolloutContext) else None
 
     # ---------------------------------------------------------------------------------- genrm
 

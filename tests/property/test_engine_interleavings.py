@@ -115,7 +115,7 @@ class Interleavings(RuleBasedStateMachine):
     def change_weights(self, version: int) -> None:
         """Recomputing the cache, so that each token follows from one set of weights."""
         load_into(self.model, weights_of(POLICIES[version]))
-        self.batcher.weights_changed(version, keep_cache=False)
+        self.batcher.change_weights(lambda: None, version, keep_cache=False)
 
     def collect(self, *, running: bool) -> None:
         for name, ids, logprobs, versions, finish in self.batcher.take_progress(running=running):

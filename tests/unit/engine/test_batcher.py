@@ -350,7 +350,7 @@ def test_new_weights_that_keep_the_cache(model: PreTrainedModel) -> None:
     turns.step(6)
     num_old = len(turns.ids["a"])
     load_into(model, weights_of(new))
-    turns.batcher.weights_changed(2, keep_cache=True)
+    turns.batcher.change_weights(lambda: None, 2, keep_cache=True)
     turns.run()
     sampled = turns.ids["a"]
     assert turns.versions["a"] == [1] * num_old + [2] * (20 - num_old)
@@ -377,7 +377,7 @@ def test_new_weights_that_recompute_the_cache(model: PreTrainedModel) -> None:
     num_old = len(turns.ids["a"])
     assert 0 < num_old < 20
     load_into(model, weights_of(new))
-    turns.batcher.weights_changed(2, keep_cache=False)
+    turns.batcher.change_weights(lambda: None, 2, keep_cache=False)
     assert turns.batcher.stats().cached_tokens == 0
     turns.run()
     sampled = turns.ids["a"]
