@@ -24,7 +24,7 @@ half of the life best).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +50,9 @@ class PayBackSettings:
     """Share of the regime's expected life that a worker may be out of service for."""
     cooldown_s: float = 3.0
     immunity_s: float = 8.0
+    patience_s: float = 0.0
+    """How long requests that nobody serves may wait for a worker that has other work. Where a
+    worker is a large share of a role, judging pays when requests have gathered."""
     looks_ahead: bool = True
     """Whether forecast demand counts; else only requests that exist."""
     lends_trainers: bool = True
@@ -79,6 +82,7 @@ class PayBack:
         )
         self._balance = Balance(world)
         self._acted_t = float("-inf")
+        self._unserved_since: dict[Role, float] = {}
 
     def state(self) -> dict[str, Any]:
         return self._balance.state()
@@ -91,12 +95,12 @@ class PayBack:
         if training is None:
             return None
         rescue = self._rescue(view, training)
-        if rescue is not None:
-            return rescue
         now = self._surveyor.survey(view, training)
         self._balance.watch(
             view.t, training, worth=now.worth, serving=now.num_serving, left_s=now.left_s
         )
+        if rescue is not None:
+            return self._joined_by_trainers(rescue, self._out_of_training(view, training, now))
         is_urgent = training.batch_tokens is not None
         if view.t - self._acted_t < self._settings.cooldown_s and not is_urgent:
             return None
@@ -110,20 +114,40 @@ class PayBack:
         return plan
 
     def _rescue(self, view: ShiftView, training: TrainingView) -> ShiftPlan | None:
-        """A role has work and nobody: whatever it costs."""
+        """A role has work and nobody: whatever it costs, once patience is at its end."""
         job = self._world.job
         for role in (Role.ROLLOUT, Role.GENRM):
             is_needed = view.demand(job, role).total > 0
             if not is_needed or view.serving(job, role) or view.coming(job, role):
+                self._unserved_since.pop(role, None)
                 continue
-            others = [
+            since_t = self._unserved_since.setdefault(role, view.t)
+            spares = [
                 idlest(view, job, other)
                 for other in Role
                 if other is not role and self._can_spare(view, training, other)
             ]
-            donors = max(others, key=len, default=())
-            return self._world.plan(donors[:1], role)
+            if view.t - since_t < self._settings.patience_s:
+                spares = [members for members in spares if self._is_idle(view, members)]
+            donors = max(spares, key=len, default=())
+            if donors:
+                return self._world.plan(donors[:1], role)
         return None
+
+    def _is_idle(self, view: ShiftView, members: Sequence[Member]) -> bool:
+        """These have nothing to do: what has been asked for is done, or is not theirs to do."""
+        if not members or members[0].duty.role is Role.TRAINING:
+            return True
+        demand = view.demand(self._world.job, members[0].duty.role)
+        return not (demand.waiting or demand.decoding)
+
+    @staticmethod
+    def _joined_by_trainers(rescue: ShiftPlan, leaving: ShiftPlan | None) -> ShiftPlan:
+        """After a step all trainers may be as idle as the one that is sent first."""
+        role = next(iter(rescue.moves.values())).role
+        if leaving is None or role is not Role.ROLLOUT:
+            return rescue
+        return ShiftPlan(moves={**leaving.moves, **rescue.moves})
 
     def _can_spare(self, view: ShiftView, training: TrainingView, role: Role) -> bool:
         """The last worker of a role with work stays: a plan that takes it would be refused."""

@@ -89,6 +89,12 @@ def recruits(
 
 
 def idlest(view: ShiftView, job: str, role: Role, *, immunity_s: float = 0.0) -> Sequence[Member]:
-    """Workers of a role that have served for a while, those with the least to requeue first."""
+    """Workers of a role that have served for a while, those with the least to requeue first.
+
+    Where the role has no work, they need not have: immunity keeps work from being moved about, and
+    there is none to move.
+    """
+    if role is not Role.TRAINING and not view.demand(job, role).total:
+        immunity_s = 0.0
     serving = [m for m in view.serving(job, role) if view.t - m.since_t >= immunity_s]
     return sorted(serving, key=lambda member: member.worker.running_tokens)

@@ -290,6 +290,34 @@ def test_rescue_takes_an_idle_trainer_before_the_last_worker_that_is_needed() ->
     assert moving in {m.worker.worker_id for m in workers if m.duty.role is Role.TRAINING}
 
 
+def test_worker_that_has_just_moved_joins_a_batch_when_there_is_nothing_else_to_do() -> None:
+    """Two workers have judged the last attempts; a batch that waits trains twice as fast on both."""
+    workers = (*members(Role.GENRM, 1), *members(Role.ROLLOUT, 1, since_t=99.9))
+    asked = view(*workers, batch_tokens=1_000_000)
+    assert len(moved(pay_back().plan(asked))) == 2
+
+
+def test_all_trainers_turn_to_rollout_when_the_step_is_done_and_nobody_serves() -> None:
+    policy = pay_back(margin=0.05)
+    asked = view(*members(Role.TRAINING, 2), rollout=queue(128), running_groups=10)
+    assert list(moved(policy.plan(asked)).values()) == [Role.ROLLOUT] * 2
+
+
+def test_patience_lets_requests_gather_while_there_is_other_work() -> None:
+    policy = pay_back(patience_s=5.0)
+    asked = view(*members(Role.ROLLOUT, 2, running=64), rollout=busy(128), genrm=queue(1))
+    assert moved(policy.plan(asked)) == {}
+    assert moved(policy.plan(replace(asked, t=104.0))) == {}
+    assert list(moved(policy.plan(replace(asked, t=105.0))).values()) == [Role.GENRM]
+
+
+def test_patience_is_not_asked_of_those_whom_an_idle_worker_can_serve() -> None:
+    """All that is open on the side of rollout waits for its judgement."""
+    policy = pay_back(patience_s=5.0)
+    asked = view(*members(Role.ROLLOUT, 2), rollout=Demand(resting=3), genrm=queue(3))
+    assert list(moved(policy.plan(asked)).values()) == [Role.GENRM]
+
+
 def test_role_whose_model_does_not_fit_is_never_offered() -> None:
     small = replace(SHAPE, kv_tokens=1000)
     world = replace(
