@@ -23,7 +23,7 @@ from agentrl.rollout.sampler import TurnSampler
 from agentrl.rollout.tokens import TokenBuilder
 from agentrl.rollout.tools import ToolRunner, answer
 from agentrl.rollout.usercode import blaming, call, call_within
-from agentrl.types import Message, StopReason, ToolCall, ToolResult, Turn
+from agentrl.types import Message, Outcome, StopReason, ToolCall, ToolResult, Turn
 
 
 class Conversation:
@@ -49,6 +49,7 @@ class Conversation:
         self._tools = tools
         self._dispatcher = dispatcher
         self._clock = clock
+        self._is_over = False
 
     async def open(self) -> bool:
         """Let the environment start; says whether its opening leaves room for a turn."""
@@ -81,6 +82,13 @@ class Conversation:
             if stop is not None:
                 return stop
         raise AssertionError("unreachable")
+
+    def over(self, outcome: Outcome) -> None:
+        """Nothing more is sampled. Told once: what is scored after this needs no worker of rollout,
+        and workers may be what its judge is waiting for."""
+        if not self._is_over:
+            self._is_over = True
+            self._dispatcher.finished(self._attempt.trajectory_id, outcome, self.tokens.num_sampled)
 
     def interrupt(self, why: str) -> None:
         """Close a turn that was cut off while it was sampled or while its calls ran."""

@@ -76,7 +76,8 @@ class Dispatcher(Protocol):
     ) -> None: ...
 
     def finished(self, trajectory_id: str, outcome: Outcome, num_tokens: int) -> None:
-        """The attempt has ended, in whatever way; all it held is free. `num_tokens`: sampled."""
+        """Nothing more is sampled; all the attempt held is free, and only its score may be open.
+        `outcome`: what is known of it by then. `num_tokens`: sampled."""
         ...
 
 

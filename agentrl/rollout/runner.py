@@ -120,9 +120,7 @@ class RolloutRunner:
             ending = await self._end(env, conversation, sampler)
             outcome = ending.outcome
         finally:
-            self._dispatcher.finished(
-                attempt.trajectory_id, outcome, conversation.tokens.num_sampled
-            )
+            conversation.over(outcome)
         return Trajectory(
             trajectory_id=attempt.trajectory_id,
             task_id=attempt.task.id,
@@ -168,6 +166,7 @@ class RolloutRunner:
             async with self._box_of(env):
                 try:
                     stop = await self._converse(env, conversation, sampler)
+                    conversation.over(Outcome.FINISHED)
                     scored = await score(env, timeout_s=self._limits.trajectory_timeout_s)
                 finally:
                     await self._close(env)

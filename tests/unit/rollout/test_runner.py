@@ -105,6 +105,23 @@ async def test_the_dispatcher_hears_of_everything_in_order() -> None:
     ]
 
 
+async def test_what_is_being_scored_counts_as_ended() -> None:
+    """Where all workers turn to judging when no attempt is open, it would wait for ever else."""
+    heard_before: list[str] = []
+
+    class Judged(Files):
+        @reward
+        def late(self) -> float:
+            heard_before.extend(heard[0] for heard in bench.dispatcher.heard)
+            return 1.0
+
+    bench = Bench(Judged, [Turn("42")])
+    trajectory = await bench.runner.run(attempt_at(TASK))
+    assert trajectory.outcome is Outcome.FINISHED
+    assert heard_before[-1] == "finished"
+    assert [heard[0] for heard in bench.dispatcher.heard].count("finished") == 1
+
+
 async def test_finish_ends_a_rollout_and_counts_its_reason() -> None:
     bench = Bench(Files, [Turn("", (ToolCall("done"),)), CAT])
     trajectory = await bench.runner.run(attempt_at(TASK))

@@ -149,6 +149,18 @@ def test_colocated_phases_follow_the_work() -> None:
     assert len(moved(policy.plan(view(*trainers, rollout=queue(3))))) == 2
 
 
+def test_colocated_phases_judge_what_attempts_wait_for_before_they_end() -> None:
+    policy = ColocatedPhases(WORLD)
+    asked = view(*members(Role.ROLLOUT, 2), rollout=Demand(resting=3), genrm=queue(3))
+    assert moved(policy.plan(asked)) == {}
+    assert set(moved(policy.plan(replace(asked, t=105.0))).values()) == {Role.GENRM}
+    judges = members(Role.GENRM, 2)
+    answered_one = view(*judges, rollout=queue(1), genrm=busy(2))
+    assert moved(policy.plan(answered_one)) == {}
+    answered_all = view(*judges, rollout=queue(3))
+    assert set(moved(policy.plan(answered_all)).values()) == {Role.ROLLOUT}
+
+
 # --------------------------------------------------------------------------------------- rivals
 
 
