@@ -241,13 +241,14 @@ class Launch:
                 group.create_task(self._fleet.warm_up(self._on_warmup))
 
     async def _close(self) -> None:
-        """Let boxes and engines end well. What cannot answer any more ends with the cluster."""
-        try:
-            async with asyncio.timeout(CLOSING_TIMEOUT_S):
-                await self._runners.close()
-                await self._fleet.close()
-        except TimeoutError:
-            log.warning("some processes did not close in time", timeout_s=CLOSING_TIMEOUT_S)
+        """Let boxes and engines end well. What cannot answer any more ends with the cluster, and
+        keeps nothing else from ending well."""
+        for close in (self._runners.close, self._fleet.close):
+            try:
+                async with asyncio.timeout(CLOSING_TIMEOUT_S):
+                    await close()
+            except TimeoutError:
+                log.warning("some processes did not close in time", timeout_s=CLOSING_TIMEOUT_S)
 
     # ------------------------------------------------------------------------------- the parts
 
