@@ -164,6 +164,11 @@ class Scheduler:
         return len(self._ledger)
 
     @property
+    def planning(self) -> tuple[int, int]:
+        """How often the shift policy was asked, and how many candidate plans it has weighed."""
+        return self._shifts.num_plans, self._shifts.num_weighed
+
+    @property
     def num_held_slots(self) -> int:
         return self._fleet.num_held_slots
 

@@ -111,6 +111,9 @@ class ShiftPolicy(Protocol):
     would be left with no worker in service or on its way.
     """
 
+    num_weighed: int
+    """Candidate plans set against each other so far: what planning takes grows with them."""
+
     def plan(self, view: ShiftView) -> ShiftPlan | None:
         """Asked on every tick, and when a batch, a step or a worker has changed."""
         ...

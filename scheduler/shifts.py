@@ -61,6 +61,13 @@ class Shifts:
         self._turns = turns
         self._steps = steps
         self._book = book
+        self.num_plans = 0
+        """Times that the policy was asked."""
+
+    @property
+    def num_weighed(self) -> int:
+        """Candidate plans that the policy has set against each other."""
+        return self._policy.num_weighed
 
     # ------------------------------------------------------------------------ workers come and go
 
@@ -187,6 +194,7 @@ class Shifts:
         decisions: list[Decision] = []
         for worker_id, duty in self._book.take_returning().items():
             decisions += self._begin(view, {worker_id: duty})
+        self.num_plans += 1
         plan = self._policy.plan(view)
         if plan is None:
             return decisions

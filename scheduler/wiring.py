@@ -86,6 +86,7 @@ def _estimator(name: str, options: Options) -> LearningEstimator:
         name,
         half_life=options.pop("half_life", 2000.0),
         learns_from_running=options.pop("learns_from_running", True),
+        backs_off=options.pop("backs_off", True),
     )
 
 

@@ -25,13 +25,22 @@ class LearningEstimator(LengthEstimator, Learner, Protocol):
 
 
 def make_estimator(
-    name: str = DEFAULT, *, half_life: float = 2000.0, learns_from_running: bool = True
+    name: str = DEFAULT,
+    *,
+    half_life: float = 2000.0,
+    learns_from_running: bool = True,
+    backs_off: bool = True,
 ) -> LearningEstimator:
-    """`half_life` in ended attempts. `learns_from_running` is for trees: the hazard model and the
-    posterior cannot do otherwise."""
+    """`half_life` in ended attempts. `learns_from_running` and `backs_off` are for trees: the hazard
+    model and the posterior cannot do otherwise."""
 
     def tree(chain: Chain) -> ContextTree:
-        return ContextTree(chain, half_life=half_life, learns_from_running=learns_from_running)
+        return ContextTree(
+            chain,
+            half_life=half_life,
+            learns_from_running=learns_from_running,
+            backs_off=backs_off,
+        )
 
     match name:
         case "constant":
@@ -43,7 +52,9 @@ def make_estimator(
         case "siblings":
             return tree(siblings)
         case "pooled":
-            return PooledTrees(half_life=half_life, learns_from_running=learns_from_running)
+            return PooledTrees(
+                half_life=half_life, learns_from_running=learns_from_running, backs_off=backs_off
+            )
         case "hazard":
             return HazardModel(half_life=half_life)
         case "posterior":

@@ -95,8 +95,12 @@ class ContextTree:
         half_life: float = 2000.0,
         strength: float = 120.0,
         learns_from_running: bool = True,
+        backs_off: bool = True,
     ) -> None:
+        """`strength`: counts that the coarser context is worth to a finer one. Without back-off the
+        finest context speaks alone, however seldom it was seen; that is for comparisons."""
         self._chain = chain
+        self._backs_off = backs_off
         self._strength = strength
         self._learns_from_running = learns_from_running
         self._fading = Fading(half_life)
@@ -133,7 +137,12 @@ class ContextTree:
     def hazards(self, trajectory: TrajectoryView) -> list[float]:
         """The chance of ending in each bin of the residual, given that it is reached."""
         hazards = self._root.blend([_NAIVE_HAZARD] * NUM_BINS, _NAIVE_COUNTS)
-        for key in self._chain(trajectory):
+        keys = self._chain(trajectory)
+        if not self._backs_off and keys:
+            finest = self._nodes.get(keys[-1], SurvivalNode())
+            weight = _NAIVE_COUNTS * self._fading.weight
+            return finest.blend([_NAIVE_HAZARD] * NUM_BINS, weight)
+        for key in keys:
             node = self._nodes.get(key)
             if node is None:
                 break

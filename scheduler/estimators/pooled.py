@@ -23,6 +23,7 @@ class PooledTrees:
         half_life: float = 2000.0,
         strength: float = 120.0,
         learns_from_running: bool = True,
+        backs_off: bool = True,
     ) -> None:
         self._history, self._siblings = (
             ContextTree(
@@ -30,6 +31,7 @@ class PooledTrees:
                 half_life=half_life,
                 strength=strength,
                 learns_from_running=learns_from_running,
+                backs_off=backs_off,
             )
             for chain in (tool_history, siblings)
         )

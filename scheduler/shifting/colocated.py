@@ -20,6 +20,8 @@ _LONG_REST_S = 5.0
 
 
 class ColocatedPhases:
+    num_weighed = 0
+
     def __init__(self, world: ShiftWorld) -> None:
         self._world = world
         self._resting_since: float | None = None

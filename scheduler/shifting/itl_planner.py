@@ -37,6 +37,7 @@ class ItlPlanner:
         self._num_trainers = num_trainers
         self._harmonic = harmonic
         self._acted_t = -cooldown_s
+        self.num_weighed = 0
 
     def plan(self, view: ShiftView) -> ShiftPlan | None:
         if view.open_shifts:
@@ -73,6 +74,7 @@ class ItlPlanner:
             donors = idlest(view, world.job, donor, immunity_s=self._immunity_s)
             keep = 1 if view.demand(world.job, donor).total else 0
             for number in range(1, min(len(donors), counts[donor] - keep) + 1):
+                self.num_weighed += 1
                 after = {donor: counts[donor] - number, receiver: counts[receiver] + number}
                 moved = sum(m.worker.num_running for m in donors[:number])
                 gain = self._horizon_s * (self._score(view, after) - now) - self._lost(

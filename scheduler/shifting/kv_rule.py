@@ -14,6 +14,8 @@ from scheduler.views import ShiftView, TrajectoryView, WorkerView
 
 
 class KvRule:
+    num_weighed = 0
+
     def __init__(
         self,
         world: ShiftWorld,

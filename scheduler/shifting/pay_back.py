@@ -83,6 +83,7 @@ class PayBack:
         self._balance = Balance(world)
         self._acted_t = float("-inf")
         self._unserved_since: dict[Role, float] = {}
+        self.num_weighed = 0
 
     def state(self) -> dict[str, Any]:
         return self._balance.state()
@@ -178,6 +179,7 @@ class PayBack:
         for number in range(1, len(donors) + 1):
             if self._world.valid_size(present + number) < present + number:
                 continue
+            self.num_weighed += 1
             gain = self._training_gain(now, donors[:number], present, batch)
             is_forced = batch.is_waiting and present == 0 and best == 0
             if is_forced or gain > best_gain + self._settings.margin * (number - best):
@@ -239,6 +241,7 @@ class PayBack:
             left = present - number
             if left and world.valid_size(left) != left:
                 continue
+            self.num_weighed += 1
             more = rollout.worth(number) - rollout.worth()
             gain = min(more * earning_s, rollout.stock_s)
             if gain > best_gain + self._settings.margin * number:
@@ -267,6 +270,7 @@ class PayBack:
             keep = 1 if view.demand(self._world.job, donor).total else 0
             most = min(len(donors), now.works[donor].num_workers - keep)
             for number in range(1, most + 1):
+                self.num_weighed += 1
                 gain = self._serving_gain(now, donors[:number], donor, receiver)
                 if gain > best_gain + self._settings.margin * number:
                     best, best_gain = (donors[:number], receiver), gain

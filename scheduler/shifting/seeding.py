@@ -21,6 +21,8 @@ _SHORTEST_S = 5.0
 
 
 class SeedingController:
+    num_weighed = 0
+
     def __init__(self, world: ShiftWorld, *, num_trainers: int, seed_s: float = 150.0) -> None:
         self._world = world
         self._num_trainers = num_trainers

@@ -7,6 +7,8 @@ from scheduler.views import ShiftView, TrajectoryView, WorkerView
 
 
 class Static:
+    num_weighed = 0
+
     def plan(self, view: ShiftView) -> ShiftPlan | None:
         return None
 

@@ -58,6 +58,8 @@ class Attempt:
     """Where it was computed ahead."""
     is_requeued: bool = False
     """It is about to ask again: places of its present generation are void."""
+    is_resting: bool = False
+    """Its turn has ended and the next one is not ready."""
     is_over: bool = False
 
     @property
@@ -171,6 +173,7 @@ class Attempts:
     def _ask(self, attempt: Attempt) -> None:
         if attempt.is_over:
             return
+        attempt.is_resting = False
         self._send(
             TurnReady,
             trajectory_id=attempt.trajectory_id,
@@ -180,9 +183,11 @@ class Attempts:
         )
 
     def requeue(self, requeue: Requeue) -> None:
-        attempt = self._attempts[requeue.trajectory_id]
-        if attempt.generation != requeue.generation:
+        attempt = self._attempts.get(requeue.trajectory_id)
+        if attempt is None or attempt.generation != requeue.generation:
             return
+        if attempt.is_resting or attempt.turn != requeue.turn:
+            return  # it ended while this was on its way
         attempt.is_requeued = True
         if attempt.worker_id is not None:
             self.hosts.abort(attempt)
@@ -232,7 +237,7 @@ class Attempts:
     def turn_ended(self, attempt: Attempt) -> None:
         turn = attempt.plan.turns[attempt.turn]
         attempt.worker_id = None
-        attempt.is_requeued = False
+        attempt.is_requeued, attempt.is_resting = False, True
         attempt.context_tokens += attempt.left_tokens
         attempt.done_tokens = 0
         ids = {

@@ -31,6 +31,7 @@ from scheduler.decisions import (
     Place,
     Prewarm,
     Requeue,
+    RequeueReason,
     Shift,
     StartStep,
 )
@@ -41,7 +42,14 @@ from scheduler.sim.faults import Faults
 from scheduler.sim.handoffs import Handoffs
 from scheduler.sim.hosts import SimulatedHosts
 from scheduler.sim.requests import DecodeWorker
-from scheduler.sim.specs import ClusterResult, Elasticity, StageTimes, StepSpec, WorkerSpec
+from scheduler.sim.specs import (
+    ClusterResult,
+    Elasticity,
+    PlannerCost,
+    StageTimes,
+    StepSpec,
+    WorkerSpec,
+)
 from scheduler.sim.trainer import Trainer
 from scheduler.sim.worker import SkippingWorker
 from scheduler.sim.workload import AttemptPlan, Workload
@@ -73,7 +81,10 @@ class Cluster:
         self._listen = listen
         self._seq = 0
         self._tick_s = elasticity.tick_s if elasticity is not None else None
+        self._planner = elasticity.planner if elasticity is not None else PlannerCost()
         times = elasticity.times if elasticity is not None else StageTimes()
+        self._planned_t = 0.0
+        """When the plan that the shift policy is making will be there."""
         self._agenda = Agenda()
         self._trainer = Trainer(
             agenda=self._agenda,
@@ -138,15 +149,27 @@ class Cluster:
     def _send(self, kind: type[Event], /, **fields: Any) -> None:
         self._seq += 1
         event = kind(t=self._agenda.t, seq=self._seq, job=JOB, **fields)
+        plans, candidates = self._scheduler.planning
         decisions = self._scheduler.on(event)
         if self._listen is not None:
             self._listen(event, decisions)
         self.result.num_events += 1
         self.result.num_decisions += len(decisions)
+        self._planned_t = max(self._planned_t, self._agenda.t + self._planning_s(plans, candidates))
         for decision in decisions:
-            self._apply(decision)
+            if self._planned_t > self._agenda.t and _waits_for_plans(decision):
+                self._agenda.at(self._planned_t, self._apply, decision)
+            else:
+                self._apply(decision)
         if isinstance(event, TrajectoryEvent) and self._faults.message_is_late():
             self._send_stale(event)
+
+    def _planning_s(self, plans: int, candidates: int) -> float:
+        """What planning has taken since so many plans and candidates."""
+        asked, weighed = self._scheduler.planning
+        if asked == plans:
+            return 0.0
+        return self._planner.seconds(asked - plans, weighed - candidates, len(self._attempts))
 
     def _send_stale(self, event: TrajectoryEvent) -> None:
         """An old attempt's end arrives after a newer generation has begun."""
@@ -184,3 +207,14 @@ class Cluster:
                 self._handoffs.ended(decision)
             case CancelShift() | Evict():
                 pass
+
+
+def _waits_for_plans(decision: Decision) -> bool:
+    """It may be of a plan, or follow one: these keep their order, and nothing else waits for plans."""
+    match decision:
+        case Shift() | HandoffOrder() | CancelShift() | HandoffEnded():
+            return True
+        case Requeue():
+            return decision.reason is RequeueReason.SHIFT
+        case _:
+            return False

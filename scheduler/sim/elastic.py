@@ -24,7 +24,14 @@ from scheduler.shifting.wiring import wire_shifts
 from scheduler.sim.cluster import Cluster
 from scheduler.sim.faults import FaultModel, Faults
 from scheduler.sim.judging import JudgeModel
-from scheduler.sim.specs import ClusterResult, Elasticity, StageTimes, StepSpec, WorkerSpec
+from scheduler.sim.specs import (
+    ClusterResult,
+    Elasticity,
+    PlannerCost,
+    StageTimes,
+    StepSpec,
+    WorkerSpec,
+)
 from scheduler.sim.workload import Workload
 
 Layout = Mapping[Role, int]
@@ -74,6 +81,7 @@ class ElasticSettings:
     training_sizes: tuple[int, ...] = ()
     times: StageTimes = field(default_factory=StageTimes)
     tick_s: float = 1.0
+    planner: PlannerCost = field(default_factory=PlannerCost)
     reserved: int = 0
     """Workers that the fault model never takes, and, where there are such, the only ones that may
     train; those that train at the start come first."""
@@ -163,6 +171,7 @@ class ElasticRun:
                 max_running=self.max_running,
                 times=settings.times,
                 tick_s=settings.tick_s,
+                planner=settings.planner,
             ),
             judge=judge,
             rng=np.random.default_rng((seed, 8)),

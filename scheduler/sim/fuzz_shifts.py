@@ -29,7 +29,14 @@ from scheduler.sim.faults import FaultModel, Faults
 from scheduler.sim.fuzz import GROUP_SIZE, small_shape
 from scheduler.sim.judging import JudgeModel
 from scheduler.sim.requests import DecodeWorker
-from scheduler.sim.specs import ClusterResult, Elasticity, StageTimes, StepSpec, WorkerSpec
+from scheduler.sim.specs import (
+    ClusterResult,
+    Elasticity,
+    PlannerCost,
+    StageTimes,
+    StepSpec,
+    WorkerSpec,
+)
 from scheduler.sim.worker import SkippingWorker
 from scheduler.sim.workload import PRESETS, AgentWorkload
 from scheduler.views import ShiftView, TrajectoryView, WorkerView
@@ -48,6 +55,8 @@ POLICIES = (
 @dataclass(slots=True)
 class RandomShifts:
     """Moves and cancels drawn from a counter: any plan at all, so that the scheduler must refuse."""
+
+    num_weighed = 0
 
     world: ShiftWorld
     seed: int
@@ -108,6 +117,7 @@ class RandomShiftingRun:
         self.preset = str(rng.choice(["search", "math", "equal"]))
         self.policy = str(rng.choice(POLICIES))
         self.routes_by_bucket = bool(rng.random() < 0.5)
+        self.planner = PlannerCost(per_plan_us=float(rng.choice([0.0, 1e5, 3e6])))
         self.log: list[LogEntry] = []
 
     def _world(self) -> ShiftWorld:
@@ -187,6 +197,7 @@ class RandomShiftingRun:
                 shapes={(role, str(role), 1): self.shape for role in Role},
                 max_running=self.max_running,
                 tick_s=2.0,
+                planner=self.planner,
             ),
             judge=lambda plan: judge.request(plan, self.seed),
             rng=np.random.default_rng((self.seed, 4)),

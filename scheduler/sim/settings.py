@@ -18,7 +18,7 @@ from scheduler.shifting.wiring import can_start_with
 from scheduler.sim.elastic import ElasticSettings, Layout, ModelSettings
 from scheduler.sim.faults import FaultModel
 from scheduler.sim.judging import JudgeModel
-from scheduler.sim.specs import StageTimes, WorkerSpec
+from scheduler.sim.specs import PlannerCost, StageTimes, WorkerSpec
 from scheduler.sim.workload import PRESETS, AgentModel
 
 Variant = dict[str, Any]
@@ -153,6 +153,7 @@ _ELASTIC_SECTIONS = {
     "genrm": ModelSettings,
     "judge": JudgeModel,
     "times": StageTimes,
+    "planner": PlannerCost,
 }
 
 

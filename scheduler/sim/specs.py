@@ -93,6 +93,21 @@ class StageTimes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlannerCost:
+    """Simulated time from a question to a shift policy until its plan takes effect; everybody goes on
+    meanwhile. The defaults are what ours takes (`tests/bench/planner.py`)."""
+
+    per_plan_us: float = 70.0
+    per_candidate_us: float = 16.0
+    per_attempt_us: float = 0.4
+    """Open attempts, whose forecasts are looked at."""
+
+    def seconds(self, plans: int, candidates: int, attempts: int) -> float:
+        micros = plans * (self.per_plan_us + self.per_attempt_us * attempts)
+        return 1e-6 * (micros + self.per_candidate_us * candidates)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Elasticity:
     """What a cluster whose workers change roles needs to know."""
 
@@ -101,6 +116,7 @@ class Elasticity:
     max_running: int
     times: StageTimes = field(default_factory=StageTimes)
     tick_s: float = 1.0
+    planner: PlannerCost = field(default_factory=PlannerCost)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

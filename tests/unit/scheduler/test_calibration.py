@@ -24,7 +24,7 @@ from scheduler.events import (
 from scheduler.gauges import Gauge
 from scheduler.replay import LogEntry
 from scheduler.sim.fuzz_shifts import RandomShiftingRun
-from scheduler.sim.specs import StageTimes
+from scheduler.sim.specs import PlannerCost, StageTimes
 
 SHAPE = Shape(
     tp=1,
@@ -131,6 +131,7 @@ def logs() -> list[list[LogEntry]]:
     for seed in range(8):
         run = RandomShiftingRun(seed, has_faults=False)
         run.policy = "colocated_phases"
+        run.planner = PlannerCost(per_plan_us=0.0)
         run.play()
         runs.append(run.log)
     return runs
@@ -148,6 +149,7 @@ def test_wrong_costs_are_put_right_and_the_error_says_so() -> None:
     assert report.num_observed > 20
     assert report.scale == pytest.approx(3.0, rel=0.25)
     assert report.error is not None
+    assert report.error_before is not None
     assert report.error_before == pytest.approx(2 / 3, abs=0.1)
     assert report.error < 0.6 * report.error_before
     real = times.total_s(Role.GENRM, Role.TRAINING)

@@ -45,6 +45,8 @@ from scheduler.views import ShiftView, TrajectoryView, WorkerView
 class Scripted:
     """Plans that a test has put down; each is offered once."""
 
+    num_weighed = 0
+
     plans: list[ShiftPlan] = field(default_factory=list)
     finishing: set[str] = field(default_factory=set)
     views: list[ShiftView] = field(default_factory=list)

@@ -11,17 +11,19 @@ import pytest
 from scheduler.admission import CapacityAdmission
 from scheduler.core import Scheduler
 from scheduler.costs import TrainCost, libra_shapes
-from scheduler.events import Role
+from scheduler.decisions import Shift
+from scheduler.events import HandoffStage, Role, Stage
 from scheduler.policies import ShiftPlan
 from scheduler.routing.least_load import LeastLoad
 from scheduler.sim.cluster import Cluster
 from scheduler.sim.elastic import ElasticSettings, ModelSettings, layout_name
 from scheduler.sim.faults import FaultModel, Faults
+from scheduler.sim.fuzz_shifts import RandomShiftingRun
 from scheduler.sim.judging import JudgeModel
 from scheduler.sim.report import rows_of
 from scheduler.sim.run import Choice, compare, simulate, workload_of
 from scheduler.sim.settings import SimulationSettings, read_settings
-from scheduler.sim.specs import Elasticity, StageTimes, StepSpec, WorkerSpec
+from scheduler.sim.specs import Elasticity, PlannerCost, StageTimes, StepSpec, WorkerSpec
 from scheduler.sim.workload import AttemptPlan, TurnPlan
 from scheduler.views import ShiftView, TrajectoryView, WorkerView
 
@@ -154,6 +156,8 @@ def test_wrong_files_are_refused(change: dict[str, Any], message: str) -> None:
 class MergeOnce:
     """Two narrow workers become a wide one, as soon as both are there."""
 
+    num_weighed = 0
+
     def __init__(self) -> None:
         self.is_done = False
 
@@ -221,3 +225,31 @@ class OneGroup:
 
     def group(self, index: int) -> tuple[AttemptPlan, ...]:
         return self._plans
+
+
+@pytest.mark.parametrize("planner_s", [0.0, 2.0])
+def test_a_plan_takes_effect_when_its_planner_is_done(planner_s: float) -> None:
+    run = RandomShiftingRun(5, has_faults=False)
+    run.policy = "colocated_phases"
+    run.planner = PlannerCost(per_plan_us=1e6 * planner_s)
+    run.play()
+    begun = {
+        (decision.worker_id, decision.generation): decision.t
+        for entry in run.log
+        for decision in entry.decisions
+        if isinstance(decision, Shift)
+    }
+    lags = [
+        entry.event.t - begun[entry.event.worker_id, entry.event.generation]
+        for entry in run.log
+        if isinstance(entry.event, HandoffStage) and entry.event.stage is Stage.QUIESCE
+    ]
+    assert len(lags) > 5
+    assert min(lags) >= planner_s
+    assert min(lags) < planner_s + 0.5
+
+
+def test_what_planning_takes_grows_with_what_is_weighed() -> None:
+    cost = PlannerCost(per_plan_us=100.0, per_candidate_us=10.0, per_attempt_us=1.0)
+    assert cost.seconds(2, 30, 500) == pytest.approx(1e-6 * (2 * (100 + 500) + 300))
+    assert cost.seconds(0, 0, 500) == 0.0
