@@ -2,15 +2,18 @@
 
 In the supervised warm-up each replica has data of its own, and shares are weighted by the tokens
 behind them. In an optimizer step shares are cut from one batch, and add up. Gloo over TCP; every
-wait ends at a deadline, and a lost replica is `ReplicaLost` for the others, never a hang.
+wait ends at a deadline, and a lost replica is `ReplicaLost` for the others, never a hang. Who is lost
+before the others have met them is noticed by nobody there, so a meeting can be called off.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from threading import Event
 
 import torch
 import torch.distributed as dist
@@ -18,6 +21,10 @@ from torch import Tensor, nn
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch exports it unmarked
 
 TIMEOUT = timedelta(seconds=120)
+LOOK_S = 0.05
+"""Between two looks for those that are not there yet."""
+CONNECT_TIMEOUT = timedelta(seconds=1)
+"""Of one try; a host that is there answers at once."""
 Meeting = TCPStore
 
 
@@ -43,24 +50,55 @@ def open_meeting(host: str, size: int) -> TCPStore:
 class Replicas:
     """The process group of one replica. A context manager: leaving it leaves the group.
 
-    `meeting` is what `open_meeting` gave, for rank 0; the others connect to it.
+    `meeting` is what `open_meeting` gave, for rank 0; the others connect to it. Nobody waits for
+    the others any more once `called_off` is set.
     """
 
-    def __init__(self, seat: Seat, meeting: TCPStore | None = None) -> None:
+    def __init__(
+        self, seat: Seat, meeting: TCPStore | None = None, called_off: Event | None = None
+    ) -> None:
         self.seat = seat
         self._meeting = meeting
+        self._called_off = called_off or Event()
 
     def __enter__(self) -> Replicas:
         seat = self.seat
         if seat.size > 1:
             with _told_of_losses():
-                meeting = self._meeting or TCPStore(
-                    seat.host, seat.port, seat.size, is_master=False, timeout=TIMEOUT
-                )
+                meeting = self._meeting or self._connect()
+                meeting.set(f"here/{seat.rank}", "")
+                names = [f"here/{rank}" for rank in range(seat.size)]
+                self._wait(lambda: meeting.check(names))
                 dist.init_process_group(
                     "gloo", store=meeting, rank=seat.rank, world_size=seat.size, timeout=TIMEOUT
                 )
         return self
+
+    def _connect(self) -> TCPStore:
+        seat = self.seat
+        found: list[TCPStore] = []
+
+        def is_connected() -> bool:
+            with suppress(RuntimeError):
+                found.append(
+                    TCPStore(
+                        seat.host, seat.port, seat.size, is_master=False, timeout=CONNECT_TIMEOUT
+                    )
+                )
+            return bool(found)
+
+        self._wait(is_connected)
+        found[0].set_timeout(TIMEOUT)
+        return found[0]
+
+    def _wait(self, has_come: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + TIMEOUT.total_seconds()
+        while not has_come():
+            if self._called_off.is_set():
+                raise RuntimeError("the meeting was called off")
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"somebody did not come within {TIMEOUT.total_seconds():.0f} s")
+            time.sleep(LOOK_S)
 
     def __exit__(self, *exc: object) -> None:
         if dist.is_initialized():

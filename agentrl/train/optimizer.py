@@ -76,11 +76,11 @@ class Optimizer:
         return float(norm)
 
     def state(self) -> OptimizerState:
-        """A copy, which later updates do not touch."""
+        """A copy on the CPU, which later updates do not touch."""
         return OptimizerState(
             updates=self.updates,
             tensors={
-                f"{name}.{moment}": self._adamw.state[parameter][moment].clone()
+                f"{name}.{moment}": self._adamw.state[parameter][moment].to("cpu", copy=True)
                 for name, parameter in self._parameters.items()
                 for moment in _MOMENTS
                 if self.updates > 0

@@ -153,11 +153,14 @@ class Trainer:
         }
 
     def state(self) -> TrainerState:
+        """A copy on the CPU, which any process can read."""
         reference = dict(self._reference.named_parameters()) if self._reference else {}
         return TrainerState(
             steps_done=self.steps_done,
             optimizer=self._optimizer.state(),
-            reference={name: tensor.detach().clone() for name, tensor in reference.items()},
+            reference={
+                name: tensor.detach().to("cpu", copy=True) for name, tensor in reference.items()
+            },
         )
 
     def load_state(self, state: TrainerState) -> None:

@@ -1,5 +1,7 @@
 import os
 import signal
+import socket
+import threading
 from collections.abc import Callable
 from multiprocessing import get_context
 from typing import Any
@@ -99,3 +101,17 @@ def test_one_replica_needs_no_group() -> None:
         replicas.average([parameter], 5)
         replicas.add_up([parameter])
     assert parameter.grad.item() == 1.0
+
+
+@pytest.mark.timeout(DEADLINE_S)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_meeting_to_which_somebody_cannot_come_any_more_is_called_off(rank: int) -> None:
+    """Long before the time-out that there is without it."""
+    called_off = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        port = nobody.getsockname()[1]
+    meeting = open_meeting("127.0.0.1", 2) if rank == 0 else None
+    seat = Seat(rank=rank, size=2, host="127.0.0.1", port=port)
+    threading.Timer(0.5, called_off.set).start()
+    with pytest.raises(ReplicaLost, match="called off"), Replicas(seat, meeting, called_off):
+        pass
