@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from scheduler.codec import encode_line, from_dict, to_dict, to_json
@@ -22,11 +22,17 @@ from scheduler.events import Event
 class LogEntry:
     event: Event
     decisions: tuple[Decision, ...]
+    sender: str = ""
+    """Who told of the event."""
+    number: int = 0
+    """Of the event among those of its sender, from 1 on; 0: nobody will ever tell it again."""
 
     def to_line(self) -> bytes:
         data = {
             "event": to_dict(self.event),
             "decisions": [to_dict(decision) for decision in self.decisions],
+            "sender": self.sender,
+            "number": self.number,
         }
         return encode_line(data) + b"\n"
 
@@ -36,6 +42,8 @@ class LogEntry:
         return cls(
             event=cast(Event, from_dict(data["event"])),
             decisions=tuple(cast(Decision, from_dict(each)) for each in data["decisions"]),
+            sender=data["sender"],
+            number=data["number"],
         )
 
 
@@ -76,6 +84,24 @@ def replay(scheduler: Scheduler, log: Iterable[LogEntry]) -> ReplayReport:
                 num_events=num_events, num_decisions=num_decisions, difference=difference
             )
     return ReplayReport(num_events=num_events, num_decisions=num_decisions, difference=None)
+
+
+def replayed_lines(scheduler: Scheduler, lines: Iterable[bytes]) -> Iterator[LogEntry]:
+    """Feed a log to a fresh scheduler, which has decided all of it when the entries end.
+
+    Raises ValueError at the first line that does not come out byte for byte.
+    """
+    for line in lines:
+        if not line.endswith(b"\n"):
+            return
+        recorded = LogEntry.from_line(line)
+        entry = replace(recorded, decisions=scheduler.on(recorded.event))
+        if entry.to_line() != line:
+            raise ValueError(
+                f"event {recorded.event.seq} was answered by {recorded.decisions} and is now "
+                f"answered by {entry.decisions}"
+            )
+        yield entry
 
 
 def _bytes(decisions: tuple[Decision, ...]) -> bytes:

@@ -3,6 +3,9 @@
 Events are told in the order they happened, by one sender, so that the scheduler never sees an
 effect before its cause. What happens within a few milliseconds travels in one call, and the longer
 calls take, the more they gather: a busy machine is not kept busy by them.
+
+A coordinator that is lost has a successor under the same name, which knows all that was written to
+the log. The link looks for it, tells it what that lacks, and goes on.
 """
 
 from __future__ import annotations
@@ -11,13 +14,22 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+import ray
+import structlog
+from ray.exceptions import RayActorError
+
+from agentrl.runtime.mail import Mail
 from scheduler.decisions import Decision
 from scheduler.events import Event
+
+log = structlog.get_logger(__name__)
 
 MIN_GATHER_S, MAX_GATHER_S = 0.004, 0.02
 """How long events wait for others: far less than a turn takes, and calls cost more than events."""
 GATHER_PER_CALL = 2.0
 """Of the time that the last call took."""
+RETRY_S = 0.1
+"""Between two looks for a coordinator."""
 Actor = Any
 """A Ray actor handle; Ray gives no static type for one."""
 
@@ -26,17 +38,27 @@ class CoordinatorLink:
     """`run()` must be running for anything to travel."""
 
     def __init__(
-        self, coordinator: Actor, name: str, on_decision: Callable[[Decision], None]
+        self,
+        coordinator: str,
+        name: str,
+        on_decision: Callable[[Decision], None],
+        *,
+        find: Callable[[str], Actor] = ray.get_actor,
     ) -> None:
+        """`coordinator` is the actor's name, and `name` this process's own, which no process had
+        before. `find` raises ValueError when no actor has a name."""
         self._coordinator = coordinator
         self._name = name
         self._on_decision = on_decision
+        self._find = find
         self._events: list[Event] = []
+        """Those that the coordinator has not acknowledged."""
+        self._first = 1
+        """Number of the first of them."""
+        self._received = 0
+        self._early: dict[int, Decision] = {}
+        """Decisions that overtook others, by number."""
         self._news = asyncio.Event()
-
-    async def join(self) -> None:
-        """Before anything is told."""
-        await self._coordinator.join.remote(self._name)
 
     def tell(self, event: Event) -> None:
         """Queue an event; the coordinator stamps its time and number."""
@@ -44,29 +66,57 @@ class CoordinatorLink:
         self._news.set()
 
     async def run(self) -> NoReturn:
-        """Never returns; raises when the coordinator is lost."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._send())
-            tasks.create_task(self._receive())
-        raise AssertionError("both loops are endless")
+        while True:
+            coordinator = await self._connect()
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._send(coordinator))
+                    tasks.create_task(self._receive(coordinator))
+            except* RayActorError:
+                log.info("lost the coordinator; looking for its successor", process=self._name)
 
-    async def _send(self) -> NoReturn:
+    async def _connect(self) -> Actor:
+        """Whoever keeps the coordinator sees to it that there is one, or ends the run."""
+        while True:
+            try:
+                coordinator = await asyncio.to_thread(self._find, self._coordinator)
+                self._acknowledged(await coordinator.hello.remote(self._name, self._received))
+            except (ValueError, RayActorError):
+                await asyncio.sleep(RETRY_S)
+            else:
+                self._early.clear()
+                self._news.set()
+                return coordinator
+
+    async def _send(self, coordinator: Actor) -> NoReturn:
         loop, gather_s = asyncio.get_running_loop(), MIN_GATHER_S
         while True:
             await self._news.wait()
             await asyncio.sleep(gather_s)
             self._news.clear()
-            events, self._events = self._events, []
-            called_s = loop.time()
-            decisions = await self._coordinator.tell.remote(self._name, events)
-            took_s = loop.time() - called_s
-            gather_s = min(max(MIN_GATHER_S, GATHER_PER_CALL * took_s), MAX_GATHER_S)
-            self._deliver(decisions)
+            events = list(self._events)
+            if events:
+                called_s = loop.time()
+                mail = await coordinator.tell.remote(
+                    self._name, self._first, events, self._received
+                )
+                took_s = loop.time() - called_s
+                gather_s = min(max(MIN_GATHER_S, GATHER_PER_CALL * took_s), MAX_GATHER_S)
+                self._acknowledged(self._first + len(events) - 1)
+                self._deliver(mail)
 
-    async def _receive(self) -> NoReturn:
+    async def _receive(self, coordinator: Actor) -> NoReturn:
         while True:
-            self._deliver(await self._coordinator.listen.remote(self._name))
+            self._deliver(await coordinator.listen.remote(self._name, self._received))
 
-    def _deliver(self, decisions: list[Decision]) -> None:
-        for decision in decisions:
+    def _acknowledged(self, number: int) -> None:
+        """The coordinator has taken in the events up to this one."""
+        del self._events[: number + 1 - self._first]
+        self._first = number + 1
+
+    def _deliver(self, mail: Mail) -> None:
+        """In order, whichever call brought what."""
+        self._early.update(enumerate(mail.decisions, mail.first))
+        while (decision := self._early.pop(self._received + 1, None)) is not None:
+            self._received += 1
             self._on_decision(decision)

@@ -25,7 +25,7 @@ from agentrl.rollout.runner import RolloutRunner
 from agentrl.runtime.boxes import first_spec, open_pool, try_out
 from agentrl.runtime.dispatch import CoordinatedDispatcher, EngineAddress, Serving
 from agentrl.runtime.judges import open_roles
-from agentrl.runtime.link import Actor, CoordinatorLink
+from agentrl.runtime.link import CoordinatorLink
 from agentrl.runtime.status import NUM_OLDEST, RunnerStatus
 from agentrl.types import Group, Trajectory
 from sandboxes.pool import SandboxPool
@@ -38,7 +38,7 @@ class Runner:
     """Ray actor. Its driver polls `ended`; the failure of that call is the runner's death."""
 
     def __init__(
-        self, config: RunConfig, env: EnvRef, name: str, coordinator: Actor, secret: str
+        self, config: RunConfig, env: EnvRef, name: str, coordinator: str, secret: str
     ) -> None:
         self._config = config
         self._env = env
@@ -85,7 +85,6 @@ class Runner:
         )
         self._seats = asyncio.Semaphore(config.rollout.max_running)
         self._broken = asyncio.get_running_loop().create_future()
-        await self._link.join()
         self._listening = asyncio.create_task(self._link.run())
 
     async def connect(self, address: EngineAddress) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from itertools import count
 from typing import NoReturn
 
 import structlog
@@ -33,14 +34,15 @@ class RunnerPool:
     def __init__(
         self,
         *,
-        start_runner: Callable[[int], Awaitable[Actor]],
+        start_runner: Callable[[str], Awaitable[Actor]],
         num_runners: int,
         on_returned: Callable[[Trajectory], None],
-        on_lost: Callable[[int], Awaitable[None]],
+        on_lost: Callable[[str], Awaitable[None]],
         on_decided: Callable[[Group], None],
         silence_timeout_s: float,
     ) -> None:
-        """`start_runner(number)` gives a runner that is ready; called again when one is lost."""
+        """`start_runner(name)` gives a runner that is ready; called again when one is lost, with
+        another name."""
         self._start_runner = start_runner
         self._on_returned = on_returned
         self._on_lost = on_lost
@@ -51,6 +53,7 @@ class RunnerPool:
         self._to_submit: list[list[Attempt]] = [[] for _ in range(num_runners)]
         self._undecided: asyncio.Queue[Group] = asyncio.Queue()
         self._news = asyncio.Event()
+        self._serials = count()
 
     def submit(self, attempt: Attempt) -> None:
         """Hand an attempt to the runner with the fewest; it is sent by `run()`."""
@@ -118,7 +121,8 @@ class RunnerPool:
 
     async def _keep(self, number: int) -> NoReturn:
         while True:
-            runner = await self._start_runner(number)
+            name = f"runner-{next(self._serials)}"
+            runner = await self._start_runner(name)
             self._runners[number] = runner
             self._news.set()
             try:
@@ -133,9 +137,9 @@ class RunnerPool:
                         self._out[number].pop(trajectory.trajectory_id, None)
                         self._on_returned(trajectory)
             except RayActorError as error:
-                log.warning("a runner was lost; its attempts are tried again", runner=number)
+                log.warning("a runner was lost; its attempts are tried again", runner=name)
                 self._runners[number] = None
-                await self._on_lost(number)
+                await self._on_lost(name)
                 self._give_up(number, str(error))
 
     def _give_up(self, number: int, error: str) -> None:

@@ -30,8 +30,9 @@ from agentrl.runtime.collector import Collector
 from agentrl.runtime.display import Display, Summary, WarmupProgress
 from agentrl.runtime.experience import make_experience
 from agentrl.runtime.failures import ProcessLost, StopRequested, in_short
-from agentrl.runtime.fleet import Fleet, start_coordinator
+from agentrl.runtime.fleet import Fleet
 from agentrl.runtime.genrm import must_be_taught
+from agentrl.runtime.keeper import CoordinatorKeeper
 from agentrl.runtime.link import Actor, CoordinatorLink
 from agentrl.runtime.loop import TrainingLoop
 from agentrl.runtime.metrics import RunMetrics, Scrape
@@ -157,17 +158,17 @@ class Launch:
         if needs_costs(config):
             self._display.phase("measuring what work costs here")
             costs = await asyncio.to_thread(costs_of, config, self._layout.costs)
-        coordinator = start_coordinator(
+        coordinator = CoordinatorKeeper(
             make_scheduler(config, costs), self._layout, tick_s=tick_s(config)
         )
-        self._link = CoordinatorLink(coordinator, "driver", self._on_decision)
+        self._link = CoordinatorLink(coordinator.name, "driver", self._on_decision)
         if self.progress.learned:
             self._link.tell(Restored(learned=self.progress.learned))
         self._runners = RunnerPool(
             start_runner=self._start_runner,
             num_runners=config.runtime.runners,
             on_returned=self._on_returned,
-            on_lost=lambda number: self._on_lost(coordinator, number),
+            on_lost=lambda name: self._on_lost(coordinator, name),
             on_decided=lambda group: self._collector.on_decided(group),
             silence_timeout_s=config.runtime.silence_timeout_s,
         )
@@ -180,13 +181,14 @@ class Launch:
             announce=self._announce,
         )
         self._inquiry = Inquiry(
-            coordinator, runners=self._runners.processes, workers=self._fleet.processes
+            coordinator.status, runners=self._runners.processes, workers=self._fleet.processes
         )
         self._recorder = recorder = self._make_recorder()
         self._endpoint.now = self._scrape
         try:
             return await beside(
                 self._live(recorder),
+                coordinator.run(),
                 self._link.run(),
                 self._watchdog.watch(),
                 self._runners.run(),
@@ -297,8 +299,8 @@ class Launch:
             num_steps=self._config.train.steps,
         )
 
-    async def _start_runner(self, number: int) -> Actor:
-        return await self._fleet.start_runner(self._env, number)
+    async def _start_runner(self, name: str) -> Actor:
+        return await self._fleet.start_runner(self._env, name)
 
     async def _announce(self, seat: WorkerSeat) -> None:
         await self._runners.connect(seat.address)
@@ -327,9 +329,9 @@ class Launch:
             self._watchdog.progressed()
         self._collector.on_returned(trajectory)
 
-    async def _on_lost(self, coordinator: Actor, number: int) -> None:
+    async def _on_lost(self, coordinator: CoordinatorKeeper, name: str) -> None:
         self._endpoint.metrics.restarted("runner")
-        await coordinator.lost.remote(f"runner-{number}")
+        await coordinator.lost(name)
 
     def _on_warmup(self, progress: WarmupProgress) -> None:
         if self._stop.is_set():

@@ -59,7 +59,7 @@ class Inquiry:
 
     def __init__(
         self,
-        coordinator: Actor,
+        coordinator: Callable[[], Awaitable[CoordinatorStatus]],
         *,
         runners: Callable[[], Mapping[str, Actor]],
         workers: Callable[[], Mapping[str, Actor]],
@@ -71,7 +71,7 @@ class Inquiry:
     async def make(self) -> RunStatus:
         """Ask everybody at once; takes `ANSWER_TIMEOUT_S` at most."""
         coordinator, runners, workers = await asyncio.gather(
-            _answer(self._coordinator.status.remote()),
+            _answer(self._coordinator()),
             _answers({name: actor.status.remote() for name, actor in self._runners().items()}),
             _answers({name: actor.status.remote() for name, actor in self._workers().items()}),
         )

@@ -34,27 +34,28 @@ async def test_attempts_and_questions_of_a_dead_runner_hold_no_slot(tmp_path: Pa
         groups_per_step=1, num_steps=1, max_staleness=0, max_running_groups=1
     )
     scheduler = Scheduler(routing=LeastLoad(), admission=admission)
-    coordinator = Coordinator(scheduler, tmp_path / "events.jsonl", lambda: 0.0, tick_s=1.0)
+    log = tmp_path / "events.jsonl"
+    log.touch()
+    coordinator = Coordinator(scheduler, log, 0, lambda: 0.0, tick_s=1.0)
     await coordinator.ready()
     fleet = [
         WorkerReady(worker_id=role.value, role=role, max_running=1)
         for role in (Role.ROLLOUT, Role.GENRM)
     ]
-    await coordinator.tell("driver", fleet)
+    await coordinator.tell("driver", 1, fleet, 0)
     attempt, question = asks("g-0", Role.ROLLOUT), asks("g-0/judge-0.0", Role.GENRM)
-    placed = await coordinator.tell("runner-0", [*attempt, *question])
-    assert {d.worker_id for d in placed if isinstance(d, Place)} == {"rollout", "genrm"}
-    await coordinator.tell("runner-1", asks("h-0/judge-0.0", Role.GENRM))
+    mail = await coordinator.tell("runner-0", 1, [*attempt, *question], 0)
+    assert {d.worker_id for d in mail.decisions if isinstance(d, Place)} == {"rollout", "genrm"}
+    await coordinator.tell("runner-1", 1, asks("h-0/judge-0.0", Role.GENRM), 0)
     await coordinator.lost("runner-0")
     assert scheduler.num_open_trajectories == 1
     assert scheduler.num_held_slots == 1
-    (place,) = await coordinator.tell("runner-1", [])
+    (place,) = (await coordinator.tell("runner-1", 3, [], 0)).decisions
     assert isinstance(place, Place)
     assert place.trajectory_id == "h-0/judge-0.0"
-    await coordinator.tell("runner-0", asks("g-1", Role.ROLLOUT))
+    await coordinator.tell("runner-0", 5, asks("g-1", Role.ROLLOUT), 0)
     assert scheduler.num_open_trajectories == 1, "sent before its death, and nobody will end it"
-    await coordinator.join("runner-0")
-    await coordinator.tell("runner-0", asks("g-2", Role.ROLLOUT))
+    await coordinator.tell("runner-2", 1, asks("g-2", Role.ROLLOUT), 0)
     assert scheduler.num_open_trajectories == 2
     await coordinator.close()
 
@@ -89,11 +90,11 @@ async def test_a_group_is_compared_by_another_runner_when_one_dies(
     decided: asyncio.Queue[Group] = asyncio.Queue()
     started: list[FakeRunner] = []
 
-    async def start(number: int) -> FakeRunner:
+    async def start(name: str) -> FakeRunner:
         started.append(FakeRunner(is_dead=not started))
         return started[-1]
 
-    async def forget(number: int) -> None: ...
+    async def forget(name: str) -> None: ...
 
     pool = RunnerPool(
         start_runner=start,

@@ -1,6 +1,6 @@
 import asyncio
 
-from agentrl.runtime.coordinator import Mailbox
+from agentrl.runtime.mail import Mailbox
 from scheduler.decisions import Admit
 
 
@@ -10,9 +10,9 @@ async def test_a_listener_sleeps_on_when_another_call_took_what_it_was_woken_for
     listening = asyncio.create_task(mailbox.wait())
     await asyncio.sleep(0)
     mailbox.put(first)
-    assert mailbox.take() == [first]
+    assert mailbox.take().decisions == (first,)
     for _ in range(3):
         await asyncio.sleep(0)
     assert not listening.done()
     mailbox.put(second)
-    assert await listening == [second]
+    assert (await listening).decisions == (second,)

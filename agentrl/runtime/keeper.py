@@ -1,0 +1,103 @@
+"""Sees to it that a run has a coordinator: starts it, and another one in its place when it dies.
+
+The next one goes on from the log, under the same name, where driver and runners find it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from contextlib import suppress
+from typing import Any, NoReturn
+
+import ray
+import structlog
+from ray.exceptions import RayActorError, RayTaskError
+
+from agentrl.record.jsonl import AppendFile
+from agentrl.record.layout import RunLayout
+from agentrl.runtime.coordinator import Coordinator
+from agentrl.runtime.failures import ProcessLost
+from agentrl.runtime.link import RETRY_S, Actor
+from agentrl.runtime.status import CoordinatorStatus
+from scheduler.core import Scheduler
+
+log = structlog.get_logger(__name__)
+
+
+class CoordinatorKeeper:
+    """`run()` must be running."""
+
+    def __init__(self, scheduler: Scheduler, layout: RunLayout, *, tick_s: float) -> None:
+        """`scheduler` is fresh and stays so: every coordinator gets a copy."""
+        self.name = f"coordinator-{secrets.token_hex(8)}"
+        self._scheduler = scheduler
+        self._log = layout.events
+        self._tick_s = tick_s
+        whole = AppendFile(self._log)
+        self._log_start = whole.size
+        whole.close()
+        self._is_there = asyncio.Event()
+
+    async def ready(self) -> None:
+        await self._is_there.wait()
+
+    async def run(self) -> NoReturn:
+        """Raises `ProcessLost` when the log of one that died cannot be replayed."""
+        while True:
+            self._actor = await self._start()
+            try:
+                await self._actor.ready.remote()
+                self._is_there.set()
+                await self._actor.lifeline.remote()
+            except RayActorError:
+                log.warning("the coordinator was lost; another one goes on from its log")
+            except RayTaskError as error:
+                raise ProcessLost(
+                    f"the coordinator cannot go on from its log: {error.cause}"
+                ) from error
+            self._is_there.clear()
+
+    async def lost(self, runner: str) -> None:
+        """A runner is gone."""
+        await self._ask("lost", runner)
+
+    async def learned(self) -> dict[str, Any]:
+        """What the scheduler has learned so far."""
+        learned: dict[str, Any] = await self._ask("learned")
+        return learned
+
+    async def status(self) -> CoordinatorStatus:
+        status: CoordinatorStatus = await self._ask("status")
+        return status
+
+    async def close(self) -> None:
+        if self._is_there.is_set():
+            with suppress(RayActorError):
+                await self._actor.close.remote()
+
+    async def _ask(self, method: str, *arguments: object) -> Any:
+        """An answer of whichever coordinator there is by then."""
+        while True:
+            await self._is_there.wait()
+            try:
+                return await getattr(self._actor, method).remote(*arguments)
+            except RayActorError:
+                await asyncio.sleep(RETRY_S)
+
+    async def _start(self) -> Actor:
+        """On this node, near the run folder, which it writes to."""
+        node = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
+            ray.get_runtime_context().get_node_id(), soft=False
+        )
+        coordinator = ray.remote(Coordinator).options(
+            name=self.name, num_cpus=0, scheduling_strategy=node
+        )
+        while True:
+            try:
+                return coordinator.remote(
+                    self._scheduler, self._log, self._log_start, time.monotonic, self._tick_s
+                )
+            except ValueError:  # the one that died still has the name
+                await asyncio.sleep(RETRY_S)

@@ -1,0 +1,196 @@
+"""A coordinator that dies at any moment, and its successor: nothing is taken in or delivered twice."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray.exceptions import RayActorError
+
+from agentrl.runtime import link as links
+from agentrl.runtime.coordinator import Coordinator
+from agentrl.runtime.link import CoordinatorLink
+from scheduler.admission import CapacityAdmission
+from scheduler.core import Scheduler
+from scheduler.decisions import Admit, Decision, Place
+from scheduler.events import (
+    Event,
+    Finished,
+    GroupAccepted,
+    Role,
+    RunStarted,
+    Submitted,
+    TurnFinished,
+    TurnReady,
+    WorkerReady,
+)
+from scheduler.replay import read_log, replay
+from scheduler.routing.least_load import LeastLoad
+
+DEADLINE_S = 60
+
+
+def fresh_scheduler() -> Scheduler:
+    return Scheduler(
+        routing=LeastLoad(),
+        admission=CapacityAdmission(
+            groups_per_step=1, num_steps=10_000, max_staleness=10_000, max_running_groups=4
+        ),
+    )
+
+
+class Remote:
+    """A method as Ray offers it, of a process that may die before or after it has answered."""
+
+    def __init__(self, process: Process, name: str) -> None:
+        self._process, self._name = process, name
+
+    async def remote(self, *arguments: object) -> Any:
+        await asyncio.sleep(0)
+        self._process.check()
+        working = asyncio.ensure_future(getattr(self._process.coordinator, self._name)(*arguments))
+        died = asyncio.ensure_future(self._process.died.wait())
+        await asyncio.wait({working, died}, return_when=asyncio.FIRST_COMPLETED)
+        self._process.check()
+        return await working
+
+
+class Process:
+    """Of a coordinator."""
+
+    def __init__(self, log: Path) -> None:
+        ticks = iter(range(1_000_000_000))
+        self.coordinator = Coordinator(fresh_scheduler(), log, 0, lambda: next(ticks) / 1000, 1e6)
+        self.died = asyncio.Event()
+
+    def check(self) -> None:
+        if self.died.is_set():
+            raise RayActorError
+
+    def kill(self) -> None:
+        self.died.set()
+        self.coordinator._ticking.cancel()
+        self.coordinator._log.close()
+
+    def __getattr__(self, name: str) -> Remote:
+        return Remote(self, name)
+
+
+class World:
+    """A driver and a runner that play groups of one attempt, on one worker."""
+
+    def __init__(self, log: Path, num_groups: int) -> None:
+        self.log = log
+        log.touch()
+        self.process: Process | None = None
+        self.driver = CoordinatorLink("c", "driver", self.on_driver, find=self.find)
+        self.runner = CoordinatorLink("c", "runner-0", self.on_runner, find=self.find)
+        self.num_groups = num_groups
+        self.admitted = 0
+        self.placed: list[str] = []
+        self.is_done = asyncio.Event()
+
+    def find(self, name: str) -> Process:
+        if self.process is None:
+            raise ValueError(name)
+        return self.process
+
+    async def start(self) -> None:
+        process = Process(self.log)
+        await process.coordinator.ready()
+        self.process = process
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process = None
+
+    def on_driver(self, decision: Decision) -> None:
+        assert isinstance(decision, Admit)
+        for _ in range(decision.num_groups):
+            name = f"t{self.admitted}"
+            self.admitted += 1
+            self.runner.tell(Submitted(trajectory_id=name, group_id=name))
+            self.runner.tell(TurnReady(trajectory_id=name, turn=0, context_tokens=5))
+
+    def on_runner(self, decision: Decision) -> None:
+        assert isinstance(decision, Place)
+        name = decision.trajectory_id
+        self.placed.append(name)
+        self.runner.tell(TurnFinished(trajectory_id=name, turn=0, tokens=3, context_tokens=8))
+        self.runner.tell(Finished(trajectory_id=name, tokens=3))
+        self.driver.tell(GroupAccepted(group_id=name))
+        if len(self.placed) >= self.num_groups:
+            self.is_done.set()
+
+    async def play(self, rng: random.Random, *, num_kills: int) -> None:
+        await self.start()
+        self.driver.tell(RunStarted())
+        self.driver.tell(WorkerReady(worker_id="w", role=Role.ROLLOUT, max_running=2))
+        async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(link.run()) for link in (self.driver, self.runner)]
+            for _ in range(num_kills):
+                await asyncio.sleep(rng.random() * 0.02)
+                self.kill()
+                await asyncio.sleep(rng.random() * 0.002)
+                if rng.random() < 0.5:
+                    with self.log.open("ab") as file:
+                        file.write(b'{"event": {"type": "Tur')  # torn by the kill
+                await self.start()
+            await self.is_done.wait()
+            for task in running:
+                task.cancel()
+        self.kill()
+
+    def events(self) -> list[Event]:
+        with self.log.open("rb") as lines:
+            return [entry.event for entry in read_log(lines)]
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_kills_at_any_moment_change_nothing(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "RETRY_S", 0.001)
+    world = World(tmp_path / "events.jsonl", num_groups=60)
+    await world.play(random.Random(seed), num_kills=12)
+    placed = world.placed[:60]
+    assert len(set(world.placed)) == len(world.placed), "a place was delivered twice"
+    assert placed == [f"t{n}" for n in range(60)], "the order of places depends on no kill"
+    submitted = [e.trajectory_id for e in world.events() if isinstance(e, Submitted)]
+    assert len(set(submitted)) == len(submitted), "an event was taken in twice"
+    with world.log.open("rb") as lines:
+        assert replay(fresh_scheduler(), read_log(lines)).difference is None
+    times = [event.t for event in world.events()]
+    assert times == sorted(times)
+
+
+async def test_a_log_that_comes_out_otherwise_is_refused(tmp_path: Path) -> None:
+    log = tmp_path / "events.jsonl"
+    log.touch()
+    first = Coordinator(fresh_scheduler(), log, 0, lambda: 1.0, 1e6)
+    await first.ready()
+    assert await first.hello("driver", 0) == 0
+    mail = await first.tell("driver", 1, [RunStarted()], 0)
+    assert mail.decisions
+    await first.close()
+    log.write_bytes(log.read_bytes().replace(b'"num_groups":4', b'"num_groups":5'))
+    with pytest.raises(ValueError, match="is now answered by"):
+        await Coordinator(fresh_scheduler(), log, 0, lambda: 1.0, 1e6).ready()
+
+
+async def test_a_launch_goes_on_from_its_own_part_of_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "events.jsonl"
+    log.touch()
+    before = Coordinator(fresh_scheduler(), log, 0, lambda: 1.0, 1e6)
+    await before.ready()
+    await before.tell("driver", 1, [RunStarted()], 0)
+    await before.close()
+    next_launch = Coordinator(fresh_scheduler(), log, log.stat().st_size, lambda: 1.0, 1e6)
+    await next_launch.ready()
+    assert await next_launch.hello("driver", 0) == 0
+    assert (await next_launch.tell("driver", 1, [RunStarted(version=3)], 0)).first == 1
+    await next_launch.close()
