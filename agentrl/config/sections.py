@@ -366,6 +366,11 @@ class RuntimeSection(Section):
         description="A worker or runner that lives and does not answer for this long is killed and "
         "replaced.",
     )
+    preemption_grace_s: PositiveFloat = Field(
+        30.0,
+        description="Between SIGTERM to a worker, which says that its machine will be taken away, and "
+        "that moment: its turns go elsewhere, and a training worker leaves between two steps.",
+    )
     stall_timeout_s: PositiveFloat = Field(
         600.0,
         description="Without progress for this long, the run ends and says what it waits for.",

@@ -3,8 +3,8 @@
 Every worker trains, serves rollout or judges (GenRM), and may change that while the run goes on;
 during the supervised warm-up all but the judges train the policy. A worker that dies is replaced,
 while its turns go on elsewhere, or wait, with the tokens they have. What only a checkpoint can
-bring back is the state of the last training worker and that of the coordinator: their loss is
-`ProcessLost` for whoever started the run.
+bring back is the state of the last training worker: its loss is `ProcessLost` for whoever started
+the run.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from agentrl.config.run import RunConfig
 from agentrl.engine.swap_cost import SwapCost
 from agentrl.record.layout import RunLayout
 from agentrl.registry import EnvRef
-from agentrl.runtime.coordinator import Coordinator
+from agentrl.runtime.departures import Departures
 from agentrl.runtime.display import WarmupProgress
 from agentrl.runtime.failures import ProcessLost, in_short
 from agentrl.runtime.handoffs import Handoffs
+from agentrl.runtime.keeper import CoordinatorKeeper
 from agentrl.runtime.lifeline import outlive
 from agentrl.runtime.link import Actor
 from agentrl.runtime.parameters import ParameterStore
@@ -39,7 +40,6 @@ from agentrl.runtime.runner import Runner
 from agentrl.runtime.staff import Staff, WorkerSeat
 from agentrl.runtime.trainers import TrainerGroup
 from agentrl.types import Group
-from scheduler.core import Scheduler
 from scheduler.decisions import Decision, StartStep
 from scheduler.events import BatchReady, Event, Role, StepStarted, WeightsLoaded, WorkerLost
 
@@ -54,7 +54,7 @@ class Fleet:
         *,
         config: RunConfig,
         layout: RunLayout,
-        coordinator: Actor,
+        coordinator: CoordinatorKeeper,
         tell: Callable[[Event], None],
         announce: Callable[[WorkerSeat], Awaitable[None]],
     ) -> None:
@@ -79,6 +79,8 @@ class Fleet:
         self._handoffs = Handoffs(
             seats=self._seats, staff=self._staff, trainers=self._trainers, tell=tell
         )
+        self._boundary = asyncio.Event()
+        self._departures = Departures(trainers=self._trainers, tell=tell, boundary=self._boundary)
 
     async def start(self) -> None:
         """Start the workers, and wait until they run."""
@@ -93,17 +95,18 @@ class Fleet:
         is_local = runtime.ray_address is None
         for seat in self._staff.hire(posts, pin=runtime.pin_cores and is_local):
             self._seats[seat.worker_id] = seat
-        actors = [self._coordinator, *(seat.actor for seat in self._seats.values())]
-        starting = asyncio.gather(*(actor.ready.remote() for actor in actors))
+        starting = asyncio.gather(
+            self._coordinator.ready(),
+            *(seat.actor.ready.remote() for seat in self._seats.values()),
+        )
         await self._staff.within_start("the coordinator and the workers", starting)
 
-    async def start_runner(self, env: EnvRef, number: int) -> Actor:
+    async def start_runner(self, env: EnvRef, name: str) -> Actor:
         """A runner that knows every engine there is."""
-        name = f"runner-{number}"
         runner: Actor = (
             ray.remote(Runner)
             .options(num_cpus=0)
-            .remote(self._config, env, name, self._coordinator, self._secret)
+            .remote(self._config, env, name, self._coordinator.name, self._secret)
         )
         await self._staff.within_start(name, runner.ready.remote())
         for seat in self._seats.values():
@@ -160,6 +163,7 @@ class Fleet:
                 raise ProcessLost(f"a training worker was lost: {in_short(error)}") from error
         self._trainers.found({seat.worker_id: seat.actor for seat in training})
         await self._trainers.publish(step)
+        self._boundary.set()
         serving = [seat for seat in self._seats.values() if seat.role is not Role.TRAINING]
         await asyncio.gather(
             *(self._staff.report(seat) for seat in training),
@@ -180,7 +184,9 @@ class Fleet:
         trained = None
         while trained is None:
             self._tell(BatchReady(step=step, tokens=num_tokens(groups)))
+            self._boundary.set()
             start = await self._starts.get()
+            self._boundary.clear()
             self._tell(StepStarted(step=step))
             trained = await self._trainers.train(groups, self._replicas(start))
         return trained
@@ -197,6 +203,7 @@ class Fleet:
     async def publish(self, version: int) -> None:
         """Returns when every serving worker has the weights; a lost one gets them on its return."""
         await self._trainers.publish(version)
+        self._boundary.set()
         await asyncio.gather(*(self._load(seat, version) for seat in self._in_role(Role.ROLLOUT)))
 
     async def take_swap_costs(self) -> list[SwapCost]:
@@ -207,13 +214,28 @@ class Fleet:
         return [cost for cost in costs if isinstance(cost, SwapCost)]
 
     async def checkpoint(self, progress: RunProgress) -> None:
-        progress.learned = await self._coordinator.learned.remote()
+        progress.learned = await self._coordinator.learned()
         await self._trainers.checkpoint(progress)
+
+    # ------------------------------------------------------------------------------ preemption
+
+    async def preempt(self, worker_id: str, grace_s: float) -> None:
+        """Take a worker away from the run within so many seconds; returns when its process, and
+        whatever it held, is gone. Its turns go on elsewhere with the tokens they have. The seat
+        stays empty until `restore`."""
+        seat = self._seats[worker_id]
+        seat.is_wanted.clear()
+        await self._departures.leave(seat, grace_s)
+
+    def restore(self, worker_id: str) -> None:
+        """Give back what `preempt` took: another process starts in the seat, in the role of the
+        one before, as soon as Ray has resources for it."""
+        self._seats[worker_id].is_wanted.set()
 
     async def close(self) -> None:
         """Let engines and the log end well; processes themselves end with the cluster."""
         leaving = [seat.actor.leave_role.remote() for seat in self._seats.values()]
-        await asyncio.gather(*leaving, self._coordinator.close.remote(), return_exceptions=True)
+        await asyncio.gather(*leaving, self._coordinator.close(), return_exceptions=True)
 
     # --------------------------------------------------------------------------- supervision
 
@@ -221,37 +243,49 @@ class Fleet:
         """Carry out shifts and replace workers that die; raise `ProcessLost` where that cannot be."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._handoffs.run())
-            tasks.create_task(self._guard_coordinator())
             for seat in self._seats.values():
                 tasks.create_task(self._keep(seat))
         raise AssertionError("all loops are endless")
 
-    async def _guard_coordinator(self) -> None:
-        try:
-            await self._coordinator.lifeline.remote()
-        except RayActorError as error:
-            raise ProcessLost(f"the coordinator was lost: {in_short(error)}") from error
-
     async def _keep(self, seat: WorkerSeat) -> NoReturn:
         while True:
+            await self._until_gone(seat)
+            seat.is_ready, seat.url = False, ""
+            self._trainers.lost(seat.worker_id)
+            is_ordered = self._handoffs.is_restarting(seat.worker_id)
+            if seat.is_leaving or not is_ordered:
+                self._tell(WorkerLost(worker_id=seat.worker_id, generation=seat.generation))
+                seat.generation += 1
+            await seat.is_wanted.wait()
+            seat.is_leaving = False
+            log.info("another worker is started", worker=seat.worker_id)
+            seat.actor = self._staff.process(seat.bucket, seat.cores)
+            try:
+                await seat.actor.ready.remote()  # which takes what the cluster takes to have room
+                await self._staff.put_to_work(seat)
+            except RayActorError:
+                continue  # lost again while it started: its lifeline fails at once
+
+    async def _until_gone(self, seat: WorkerSeat) -> None:
+        """Returns when the process in the seat has ended, by itself or after a notice."""
+        async with asyncio.TaskGroup() as tasks:
+            warned = tasks.create_task(self._heed_notice(seat))
             try:
                 await outlive(
                     seat.worker_id,
                     seat.actor,
                     silence_timeout_s=self._config.runtime.silence_timeout_s,
                 )
-            except RayActorError:
-                log.warning("a worker was lost; starting another", worker=seat.worker_id)
-            seat.is_ready = False
-            self._trainers.lost(seat.worker_id)
-            if not self._handoffs.is_restarting(seat.worker_id):
-                self._tell(WorkerLost(worker_id=seat.worker_id, generation=seat.generation))
-                seat.generation += 1
-            seat.actor, seat.url = self._staff.process(seat.bucket, seat.cores), ""
-            try:
-                await self._staff.put_to_work(seat)
-            except RayActorError:
-                continue  # lost again while it started: its lifeline fails at once
+            except RayActorError as error:
+                log.warning("a worker is gone", worker=seat.worker_id, reason=in_short(error))
+            warned.cancel()
+
+    async def _heed_notice(self, seat: WorkerSeat) -> None:
+        try:
+            grace_s = await seat.actor.notice.remote()
+        except RayActorError:
+            return  # it ends without one
+        await self._departures.leave(seat, grace_s)
 
     async def _load(self, seat: WorkerSeat, version: int) -> None:
         if not seat.url:
@@ -261,6 +295,7 @@ class Fleet:
             await seat.actor.load.remote(version)
         except RayActorError:
             return  # its successor pulls the newest version when it starts
+        seat.version = version
         self._tell(
             WeightsLoaded(
                 worker_id=seat.worker_id,
@@ -272,12 +307,3 @@ class Fleet:
 
     def _in_role(self, role: Role) -> list[WorkerSeat]:
         return [seat for seat in self._seats.values() if seat.role is role]
-
-
-def start_coordinator(scheduler: Scheduler, layout: RunLayout, *, tick_s: float) -> Actor:
-    """On this node, near the run folder, which it writes to."""
-    node = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
-        ray.get_runtime_context().get_node_id(), soft=False
-    )
-    coordinator = ray.remote(Coordinator).options(num_cpus=0, scheduling_strategy=node)
-    return coordinator.remote(scheduler, layout.events, time.monotonic, tick_s)

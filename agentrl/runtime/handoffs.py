@@ -65,7 +65,7 @@ class Handoffs:
             case CancelShift():
                 pass  # what is to be done about it follows as orders
             case Evict():
-                log.info("a worker will be taken away", worker=decision.worker_id)
+                pass  # whoever gave the notice sees to the worker
             case _:
                 raise AssertionError(f"not about a worker: {decision}")
 
@@ -136,7 +136,7 @@ class Handoffs:
                 pass  # a worker's core stays its own
             case Stage.LOAD:
                 seat.role = order.duty.role
-                version = await self._staff.prepare(seat)
+                version = seat.version = await self._staff.prepare(seat)
             case Stage.WARM:
                 await self._staff.report(seat)
                 return
@@ -151,6 +151,8 @@ class Handoffs:
 
     def _restart(self, seat: WorkerSeat, order: HandoffOrder) -> None:
         """End the process; whoever keeps the seat starts another one in the role it has then."""
+        if not seat.is_wanted.is_set():
+            return  # it is being taken away, which ends the handoff too
         seat.role, seat.generation, seat.url = order.duty.role, order.generation, ""
         self._restarting.add(seat.worker_id)
         ray.kill(seat.actor)

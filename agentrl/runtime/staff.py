@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import ray
@@ -28,6 +28,12 @@ from scheduler.events import Event, Role, WorkerReady
 Result = TypeVar("Result")
 
 
+def _set() -> asyncio.Event:
+    event = asyncio.Event()
+    event.set()
+    return event
+
+
 @dataclass(slots=True)
 class WorkerSeat:
     """`generation` and `role` are those that the scheduler knows, or will learn next."""
@@ -41,8 +47,14 @@ class WorkerSeat:
     generation: int = 0
     url: str = ""
     """Of its engine; empty while it serves none."""
+    version: int = 0
+    """Of the weights it had when it was made ready."""
     is_ready: bool = False
     """The process in the seat was reported ready for the seat's role."""
+    is_leaving: bool = False
+    """The process in the seat will be taken away."""
+    is_wanted: asyncio.Event = field(default_factory=_set)
+    """Unset: whoever leaves the seat has no successor, until it is set again."""
 
     @property
     def address(self) -> EngineAddress:
@@ -95,7 +107,7 @@ class Staff:
 
     async def put_to_work(self, seat: WorkerSeat) -> None:
         """Build what the seat's role needs, and report it ready."""
-        await self.within_start(seat.worker_id, self.prepare(seat))
+        seat.version = await self.within_start(seat.worker_id, self.prepare(seat))
         await self.report(seat)
 
     async def prepare(self, seat: WorkerSeat) -> int:
@@ -129,6 +141,8 @@ class Staff:
                 bucket=seat.bucket.name,
                 tp=seat.bucket.cores,
                 max_running=self._max_running(seat),
+                policy_version=seat.version,
+                kv_tokens=self._kv_tokens(seat),
                 accelerators=seat.accelerators,
             )
         )
@@ -143,6 +157,18 @@ class Staff:
                 return judge.slots
             case Role.TRAINING:
                 return 1
+
+    def _kv_tokens(self, seat: WorkerSeat) -> int | None:
+        config = self._config
+        match seat.role:
+            case Role.ROLLOUT:
+                return config.runtime.slots * config.rollout.context_tokens
+            case Role.GENRM:
+                judge = config.judge
+                assert isinstance(judge, GenRMJudge), "only runs with such a judge have the role"
+                return judge.slots * judge.context_tokens
+            case Role.TRAINING:
+                return None
 
     async def within_start(self, name: str, work: Awaitable[Result]) -> Result:
         timeout_s = self._config.runtime.start_timeout_s

@@ -81,6 +81,8 @@ class TrainerGroup:
             except RayActorError:
                 return self.lost(worker_id)
             self._resting = [state]
+            # the worker's node may go with it, and this one stays
+            await asyncio.to_thread(ray.wait, [state], fetch_local=True)
         self._forget(worker_id)
 
     def lost(self, worker_id: str) -> None:
@@ -185,7 +187,10 @@ class TrainerGroup:
         One that failed only because another was lost has no result, and stays.
         """
         names = list(work)
-        outcomes = await asyncio.gather(*work.values(), return_exceptions=True)
+        calls = [asyncio.ensure_future(call) for call in work.values()]
+        for call in calls:
+            call.add_done_callback(lambda done: self._call_off_after(done, replicas))
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
         results = []
         for name, outcome in zip(names, outcomes, strict=True):
             if isinstance(outcome, RayActorError):
@@ -195,6 +200,12 @@ class TrainerGroup:
             elif not _is_of_others(outcome):
                 raise outcome
         return results
+
+    def _call_off_after(self, done: asyncio.Future[Result], replicas: Mapping[str, Actor]) -> None:
+        """Who has not met the dead one yet would wait for it in vain."""
+        if not done.cancelled() and isinstance(done.exception(), RayActorError):
+            for actor in replicas.values():
+                actor.call_off.remote()
 
     def _any_member(self) -> tuple[str, Actor]:
         self._check_state()

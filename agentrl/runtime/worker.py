@@ -8,9 +8,11 @@ runs in one thread of its own, so the actor always answers.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any, NamedTuple, TypeVar
 
 import ray
@@ -23,6 +25,7 @@ from agentrl.runtime.cores import Cores, stay_on
 from agentrl.runtime.display import WarmupProgress
 from agentrl.runtime.genrm import GenRMContext, teach
 from agentrl.runtime.link import Actor
+from agentrl.runtime.notice import TerminationNotice
 from agentrl.runtime.progress import RunProgress
 from agentrl.runtime.replicas import Meeting, Replicas, Seat, open_meeting
 from agentrl.runtime.reports import GradientShare
@@ -57,6 +60,8 @@ class Worker:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="role")
         self._context: ServedEngine | TrainingContext | None = None
         self._meeting: Meeting | None = None
+        self._called_off = Event()
+        self._notice = TerminationNotice()
 
     async def ready(self) -> None:
         """Returns once the process runs."""
@@ -68,6 +73,16 @@ class Worker:
     async def status(self) -> list[EngineStats]:
         """Of the engine that is served here, or none; for people who look on."""
         return [await self._context.stats()] if isinstance(self._context, ServedEngine) else []
+
+    async def notice(self) -> float:
+        """Returns when the process is to be taken away: the seconds it has left.
+
+        It ends then, whether or not somebody sees to it that it leaves well.
+        """
+        await self._notice.wait()
+        grace_s = self._config.runtime.preemption_grace_s
+        asyncio.get_running_loop().call_later(grace_s, os._exit, 0)
+        return grace_s
 
     async def leave_role(self) -> None:
         context, self._context = self._context, None
@@ -111,6 +126,10 @@ class Worker:
             await self._work(self._training.take_over, await order.state[0])
         replicas = self._replicas(order.seat)
         return await self._work(self._training.gradients, await groups[0], replicas)
+
+    async def call_off(self) -> None:
+        """Wait no more for replicas that have not come: `gradients` ends with `ReplicaLost`."""
+        self._called_off.set()
 
     async def apply(self, has_samples: bool) -> AppliedStep:
         """End the step that `gradients` began."""
@@ -178,7 +197,8 @@ class Worker:
 
     def _replicas(self, seat: Seat) -> Replicas:
         """Only the first one meets the others in its own house, whatever house it had before."""
-        return Replicas(seat, self._meeting if seat.rank == 0 else None)
+        self._called_off = Event()
+        return Replicas(seat, self._meeting if seat.rank == 0 else None, self._called_off)
 
     @property
     def _training(self) -> TrainingContext:

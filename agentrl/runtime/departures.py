@@ -1,0 +1,64 @@
+"""Workers that are taken away with some notice: they hand over what they have, and end.
+
+The scheduler hears of it first, and sends their turns elsewhere. A training worker leaves between
+two steps; where the time does not suffice for that, its step is done over by the others, as after
+any loss.
+
+Invariant: the process in the seat has ended when its time is up, or before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+import ray
+import structlog
+from ray.exceptions import RayActorError
+
+from agentrl.runtime.staff import WorkerSeat
+from agentrl.runtime.trainers import TrainerGroup
+from scheduler.events import Event, PreemptionNotice, Role
+
+log = structlog.get_logger(__name__)
+
+
+class Departures:
+    """`boundary` is set between two optimizer steps, when all has the newest weights."""
+
+    def __init__(
+        self, *, trainers: TrainerGroup, tell: Callable[[Event], None], boundary: asyncio.Event
+    ) -> None:
+        self._trainers = trainers
+        self._tell = tell
+        self._boundary = boundary
+
+    async def leave(self, seat: WorkerSeat, grace_s: float) -> None:
+        """Returns when the process in the seat has ended."""
+        log.info("a worker will be taken away", worker=seat.worker_id, grace_s=grace_s)
+        seat.is_leaving = True
+        self._tell(
+            PreemptionNotice(
+                worker_id=seat.worker_id, generation=seat.generation, deadline_s=grace_s
+            )
+        )
+        process = seat.actor
+        try:
+            async with asyncio.timeout(grace_s):
+                await self._hand_over(seat)
+        except TimeoutError:
+            log.warning("a worker had too little time to leave", worker=seat.worker_id)
+        except RayActorError:
+            pass  # it has ended already
+        ray.kill(process)
+        with suppress(RayActorError):
+            await process.lifeline.remote()
+
+    async def _hand_over(self, seat: WorkerSeat) -> None:
+        if seat.role is Role.TRAINING:
+            await self._boundary.wait()
+            await self._trainers.leave(seat.worker_id)
+        else:
+            await seat.actor.quiesce.remote()
+        await seat.actor.leave_role.remote()
