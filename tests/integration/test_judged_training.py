@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import signal
 from collections import Counter
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import psutil
 import pytest
-from training import SMALL, Training
+from training import Training, judged
 
 from agentrl.config.load import load_config
 from agentrl.record.reader import RunReader
@@ -80,26 +79,8 @@ def config(folder: Path, **train: Any) -> dict[str, Any]:
     """A policy that was hardly taught, and a judge that knows the form of a verdict."""
     (folder / "pids").mkdir(exist_ok=True)
     (folder / "watched.py").write_text(WATCHED)
-    small = copy.deepcopy(SMALL)
+    small = judged()
     small["env"] = {"name": "watched.py:Watched", "options": {"pids": str(folder / "pids")}}
-    del small["sandbox"]
-    small["warmup"] |= {"steps": 20, "batch_tokens": 1024, "row_tokens": 256}
-    small["rollout"] |= {
-        "max_turn_tokens": 24,
-        "max_trajectory_tokens": 168,
-        "context_tokens": 320,
-    }
-    small["judge"] = {
-        "type": "genrm",
-        "model": {**SMALL["model"], "hidden_size": 64, "intermediate_size": 192, "num_layers": 2},
-        "warmup": {"steps": 100, "batch_tokens": 1792, "row_tokens": 448},
-        "brief": True,
-        "max_tokens": 64,
-        "context_tokens": 512,
-        "slots": 16,
-        "timeout_s": 50,
-    }
-    small["runtime"] |= {"pin_cores": False}
     small["train"] |= train
     return small
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,31 @@ SMALL: dict[str, Any] = {
 }
 
 
+def judged() -> dict[str, Any]:
+    """SMALL in the shop: a policy that was hardly taught, and a judge that knows a verdict's form."""
+    small = copy.deepcopy(SMALL)
+    small["env"] = {"name": "shop"}
+    del small["sandbox"]
+    small["warmup"] |= {"steps": 20, "batch_tokens": 1024, "row_tokens": 256}
+    small["rollout"] |= {
+        "max_turn_tokens": 24,
+        "max_trajectory_tokens": 168,
+        "context_tokens": 320,
+    }
+    small["judge"] = {
+        "type": "genrm",
+        "model": {**SMALL["model"], "hidden_size": 64, "intermediate_size": 192, "num_layers": 2},
+        "warmup": {"steps": 100, "batch_tokens": 1792, "row_tokens": 448},
+        "brief": True,
+        "max_tokens": 64,
+        "context_tokens": 512,
+        "slots": 16,
+        "timeout_s": 50,
+    }
+    small["runtime"] |= {"pin_cores": False}
+    return small
+
+
 class Training:
     """A running `agentrl train` in a folder of its own."""
 
@@ -62,6 +88,7 @@ class Training:
         config: dict[str, Any],
         *arguments: str,
         program: Sequence[str] = (str(Path(sys.executable).with_name("agentrl")),),
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = folder
         folder.mkdir(exist_ok=True)
@@ -71,12 +98,17 @@ class Training:
         self.output = folder / f"output-{time.monotonic_ns()}.txt"
         with self.output.open("w") as file:
             self.process = subprocess.Popen(
-                command, cwd=folder, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+                command,
+                cwd=folder,
+                env={**os.environ, **(environment or {})},
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
 
-    def wait(self) -> int:
+    def wait(self, *, deadline_s: float = DEADLINE_S) -> int:
         try:
-            return self.process.wait(timeout=DEADLINE_S)
+            return self.process.wait(timeout=deadline_s)
         except subprocess.TimeoutExpired:
             self.kill()
             raise AssertionError(f"the run hangs:\n{self.text}") from None
