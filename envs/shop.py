@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import count, product
+from statistics import fmean
 from string import ascii_lowercase
 from typing import Annotated, Any
 
@@ -58,11 +60,21 @@ class Shop(Env):
     """How often the demonstrator takes the money without asking."""
     curt: Share = 0.0
     """How often it ends without thanks."""
+    audit_every: Annotated[int, Field(ge=0)] = 0
+    """Customers in a row. After so many, as many are audited: of each, the judge is asked
+    `verdicts` times, and the mean counts. 0: nobody is audited."""
+    verdicts: Annotated[int, Field(ge=1)] = 3
 
     @classmethod
     def tasks(cls, split: str) -> Iterable[Task]:
-        numbers = range(EVAL_TASKS) if split == "eval" else count()
-        return (cls._task(f"{split}-{n:06d}") for n in numbers)
+        for number in range(EVAL_TASKS) if split == "eval" else count():
+            task = cls._task(f"{split}-{number:06d}")
+            is_audited = split == "train" and cls._is_audited(number)
+            yield replace(task, data={**task.data, "verdicts": cls.verdicts if is_audited else 1})
+
+    @classmethod
+    def _is_audited(cls, number: int) -> bool:
+        return bool(cls.audit_every) and number // cls.audit_every % 2 == 1
 
     @classmethod
     def _task(cls, task_id: str) -> Task:
@@ -138,7 +150,13 @@ class Shop(Env):
     @reward(weight=0.4)
     async def manners(self) -> Verdict:
         transcript = _transcript(self.task.prompt, self.turns)
-        verdict = await self.roles["judge"].rubric(CRITERIA, of=transcript)
+        judge = self.roles["judge"]
+        verdict = _mean(
+            [
+                await judge.rubric(CRITERIA, of=transcript)
+                for _ in range(self.task.data.get("verdicts", 1))
+            ]
+        )
         ruled = _ruled(transcript)
         self.metric("judge_right", float([p.value for p in verdict.parts] == [v for v, _ in ruled]))
         self.metric("manners_by_the_rule", sum(value for value, _ in ruled) / len(ruled))
@@ -285,6 +303,17 @@ def _mumble(rng: random.Random) -> str:
         return "".join(rng.choices(ascii_lowercase + " ", k=rng.randint(0, 12))).strip()
     words = rng.choices((*SAID, "find", "add", "pay", *COLOURS, *THINGS), k=2)
     return rng.choice((_blend(rng, *words), f"{words[0]} {rng.randint(0, 99)}"))
+
+
+def _mean(verdicts: Sequence[Verdict]) -> Verdict:
+    """Criterion by criterion, with the reasons that the first one gave."""
+    alone = [{part.name: Verdict((part,)).value for part in verdict.parts} for verdict in verdicts]
+    return Verdict(
+        tuple(
+            replace(part, value=fmean(values[part.name] for values in alone))
+            for part in verdicts[0].parts
+        )
+    )
 
 
 def _blend(rng: random.Random, head: str, tail: str) -> str:

@@ -32,7 +32,9 @@ def check_judge(config: RunConfig) -> str:
         UrlJudgeModel(judge)
         return f"{judge.model} at {judge.url}"
     chat = make_chat(judge.chat, load_backend(judge.model), ())
-    workers = f"{config.runtime.genrm_workers} worker(s) of this run, {judge.model.from_}"
+    number = config.runtime.genrm_workers
+    judges = f"{number} worker(s)" if number else "whoever can be spared"
+    workers = f"{judges} of this run, {judge.model.from_}"
     if judge.warmup.steps == 0:
         return workers
     options = {**config.env.options, **judge.warmup.env_options}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator
-from itertools import islice
+from dataclasses import replace
+from itertools import count, islice
 
 import pytest
 
@@ -15,6 +16,7 @@ from agentrl.models.tokenizer import byte_tokenizer
 from agentrl.rollout.budget import RolloutLimits
 from agentrl.rollout.check import check_env
 from agentrl.rollout.demos import demo_rows, demo_tasks
+from agentrl.rollout.judge import Answer, Ask
 from agentrl.rollout.judge_expert import expert_roles, judge_rows
 from agentrl.rollout.judge_text import messages_for, write_verdict
 from agentrl.rollout.local import ScriptedRollouts
@@ -206,3 +208,29 @@ def test_the_rules_verdict_can_be_said() -> None:
         assert verdict is not None
         assert write_verdict(question, verdict).count("\n") == 1
         assert messages_for(question, brief=True)[0].content.startswith("polite asked\nU ")
+
+
+class Wavering:
+    """A judge that finds every other conversation impolite."""
+
+    def __init__(self) -> None:
+        self._numbers = count(1)
+
+    async def answer(self, ask: Ask) -> Answer:
+        return Answer(
+            text=f"polite: maybe => {next(self._numbers) % 2}\nasked: yes => 1", served_by="it"
+        )
+
+
+async def test_every_other_stretch_of_customers_is_audited() -> None:
+    audited = Shop.configure({"audit_every": 2, "verdicts": 3})
+    assert [t.data["verdicts"] for t in islice(audited.tasks("train"), 6)] == [1, 1, 3, 3, 1, 1]
+    assert {t.data["verdicts"] for t in islice(audited.tasks("eval"), 6)} == {1}
+    task = next(islice(audited.tasks("train"), 2, None))
+    roles = {"judge": replace(expert_roles(audited)["judge"], model=Wavering())}
+    rollouts = ScriptedRollouts(audited, chat_of(audited), LIMITS, roles=roles)
+    turns = [*buying(task), asking(task), Turn("Thanks, bye!")]
+    played = await rollouts.play(task, lambda env: iter(turns))
+    assert len(played.judgements) == 3
+    manners = {p.name: p.value for p in played.reward_parts if p.name.startswith("manners/")}
+    assert manners == {"manners/polite": pytest.approx(2 / 3), "manners/asked": 1.0}
