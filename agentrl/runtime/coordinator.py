@@ -68,6 +68,7 @@ class Coordinator:
         Raises ValueError when the log cannot be replayed.
         """
         last_t = 0.0
+        self._log_path.touch()
         with self._log_path.open("rb") as lines:
             lines.seek(self._log_start)
             for entry in replayed_lines(self._scheduler, lines):

@@ -84,7 +84,6 @@ class World:
 
     def __init__(self, log: Path, num_groups: int) -> None:
         self.log = log
-        log.touch()
         self.process: Process | None = None
         self.driver = CoordinatorLink("c", "driver", self.on_driver, find=self.find)
         self.runner = CoordinatorLink("c", "runner-0", self.on_runner, find=self.find)
@@ -170,7 +169,6 @@ async def test_kills_at_any_moment_change_nothing(
 
 async def test_a_log_that_comes_out_otherwise_is_refused(tmp_path: Path) -> None:
     log = tmp_path / "events.jsonl"
-    log.touch()
     first = Coordinator(fresh_scheduler(), log, 0, lambda: 1.0, 1e6)
     await first.ready()
     assert await first.hello("driver", 0) == 0
@@ -184,7 +182,6 @@ async def test_a_log_that_comes_out_otherwise_is_refused(tmp_path: Path) -> None
 
 async def test_a_launch_goes_on_from_its_own_part_of_the_log(tmp_path: Path) -> None:
     log = tmp_path / "events.jsonl"
-    log.touch()
     before = Coordinator(fresh_scheduler(), log, 0, lambda: 1.0, 1e6)
     await before.ready()
     await before.tell("driver", 1, [RunStarted()], 0)

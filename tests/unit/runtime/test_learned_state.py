@@ -22,20 +22,20 @@ def fresh() -> Scheduler:
 
 
 async def test_a_checkpoint_takes_what_was_learned_into_the_next_launch(tmp_path: Path) -> None:
-    first = Coordinator(fresh(), tmp_path / "first.jsonl", lambda: 0.0, tick_s=1.0)
+    first = Coordinator(fresh(), tmp_path / "first.jsonl", 0, lambda: 0.0, tick_s=1.0)
     await first.ready()
     ready = WorkerReady(worker_id="w", role=Role.ROLLOUT, max_running=1)
     loads = [WeightsLoaded(worker_id="w", version=i, seconds=i / 3) for i in (1, 2)]
-    await first.tell("driver", [ready, *loads])
+    await first.tell("driver", 1, [ready, *loads], 0)
     header = json.dumps(RunProgress(step=2, learned=await first.learned()).to_json())
     await first.close()
 
     progress = RunProgress.from_json(json.loads(header))
     scheduler = fresh()
     path = tmp_path / "second.jsonl"
-    second = Coordinator(scheduler, path, lambda: 0.0, tick_s=1.0)
+    second = Coordinator(scheduler, path, 0, lambda: 0.0, tick_s=1.0)
     await second.ready()
-    await second.tell("driver", [Restored(learned=progress.learned), RunStarted(version=2)])
+    await second.tell("driver", 1, [Restored(learned=progress.learned), RunStarted(version=2)], 0)
     assert await second.learned() == await first.learned()
     assert scheduler.calibration.reports()["weights to rollout"].num_observed == 2
     await second.close()

@@ -35,7 +35,6 @@ async def test_attempts_and_questions_of_a_dead_runner_hold_no_slot(tmp_path: Pa
     )
     scheduler = Scheduler(routing=LeastLoad(), admission=admission)
     log = tmp_path / "events.jsonl"
-    log.touch()
     coordinator = Coordinator(scheduler, log, 0, lambda: 0.0, tick_s=1.0)
     await coordinator.ready()
     fleet = [

@@ -239,6 +239,7 @@ async def test_the_coordinator_sends_it_to_whoever_holds_the_attempt(tmp_path: P
             ),
         ),
         tmp_path / "events.jsonl",
+        0,
         lambda: 0.0,
         1.0,
     )
@@ -249,14 +250,14 @@ async def test_the_coordinator_sends_it_to_whoever_holds_the_attempt(tmp_path: P
         )
         for name in ("one", "two")
     ]
-    await coordinator.tell("driver", [RunStarted(version=0, accepted_groups=0), *workers])
+    await coordinator.tell("driver", 1, [RunStarted(version=0, accepted_groups=0), *workers], 0)
     attempt: list[Event] = [
         Submitted(trajectory_id="t", group_id="g", prompt_tokens=3),
         TurnReady(trajectory_id="t", generation=0, turn=0, context_tokens=3),
         TurnFinished(trajectory_id="t", generation=0, turn=0, tokens=1, context_tokens=4),
         ToolStarted(trajectory_id="t", generation=0, turn=0, call_id="0", tool="find"),
     ]
-    decisions = await coordinator.tell("runner-0", attempt)
+    decisions = (await coordinator.tell("runner-0", 1, attempt, 0)).decisions
     (place,) = [d for d in decisions if isinstance(d, Place)]
     (prewarm,) = [d for d in decisions if isinstance(d, Prewarm)]
     await coordinator.close()
