@@ -106,7 +106,7 @@ class Fleet:
         runner: Actor = (
             ray.remote(Runner)
             .options(num_cpus=0)
-            .remote(self._config, env, name, self._coordinator.name, self._secret)
+            .remote(self._config, env, name, self._coordinator.address, self._secret)
         )
         await self._staff.within_start(name, runner.ready.remote())
         for seat in self._seats.values():

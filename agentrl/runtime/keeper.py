@@ -1,6 +1,6 @@
 """Sees to it that a run has a coordinator: starts it, and another one in its place when it dies.
 
-The next one goes on from the log, under the same name, where driver and runners find it.
+The next one goes on from the log, under the next name, where driver and runners find it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from agentrl.record.jsonl import AppendFile
 from agentrl.record.layout import RunLayout
 from agentrl.runtime.coordinator import Coordinator
 from agentrl.runtime.failures import ProcessLost
-from agentrl.runtime.link import RETRY_S, Actor
+from agentrl.runtime.link import RETRY_S, Actor, CoordinatorAddress
 from agentrl.runtime.status import CoordinatorStatus
 from scheduler.core import Scheduler
 
@@ -31,7 +31,7 @@ class CoordinatorKeeper:
 
     def __init__(self, scheduler: Scheduler, layout: RunLayout, *, tick_s: float) -> None:
         """`scheduler` is fresh and stays so: every coordinator gets a copy."""
-        self.name = f"coordinator-{secrets.token_hex(8)}"
+        self.address = CoordinatorAddress(f"coordinator-{secrets.token_hex(8)}", 0)
         self._scheduler = scheduler
         self._log = layout.events
         self._tick_s = tick_s
@@ -46,7 +46,7 @@ class CoordinatorKeeper:
     async def run(self) -> NoReturn:
         """Raises `ProcessLost` when the log of one that died cannot be replayed."""
         while True:
-            self._actor = await self._start()
+            self._actor = self._start()
             try:
                 await self._actor.ready.remote()
                 self._is_there.set()
@@ -58,6 +58,7 @@ class CoordinatorKeeper:
                     f"the coordinator cannot go on from its log: {error.cause}"
                 ) from error
             self._is_there.clear()
+            self.address = self.address.after(1)
 
     async def lost(self, runner: str) -> None:
         """A runner is gone."""
@@ -86,18 +87,14 @@ class CoordinatorKeeper:
             except RayActorError:
                 await asyncio.sleep(RETRY_S)
 
-    async def _start(self) -> Actor:
+    def _start(self) -> Actor:
         """On this node, near the run folder, which it writes to."""
         node = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
             ray.get_runtime_context().get_node_id(), soft=False
         )
         coordinator = ray.remote(Coordinator).options(
-            name=self.name, num_cpus=0, scheduling_strategy=node
+            name=self.address.name, num_cpus=0, scheduling_strategy=node
         )
-        while True:
-            try:
-                return coordinator.remote(
-                    self._scheduler, self._log, self._log_start, time.monotonic, self._tick_s
-                )
-            except ValueError:  # the one that died still has the name
-                await asyncio.sleep(RETRY_S)
+        return coordinator.remote(
+            self._scheduler, self._log, self._log_start, time.monotonic, self._tick_s
+        )

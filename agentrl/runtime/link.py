@@ -4,7 +4,7 @@ Events are told in the order they happened, by one sender, so that the scheduler
 effect before its cause. What happens within a few milliseconds travels in one call, and the longer
 calls take, the more they gather: a busy machine is not kept busy by them.
 
-A coordinator that is lost has a successor under the same name, which knows all that was written to
+A coordinator that is lost has a successor under the next name, which knows all that was written to
 the log. The link looks for it, tells it what that lacks, and goes on.
 """
 
@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import ray
 import structlog
-from ray.exceptions import RayActorError
+from ray.exceptions import ActorUnavailableError, RayActorError
 
 from agentrl.runtime.mail import Mail
 from scheduler.decisions import Decision
@@ -30,8 +30,26 @@ GATHER_PER_CALL = 2.0
 """Of the time that the last call took."""
 RETRY_S = 0.1
 """Between two looks for a coordinator."""
+LOOK_AHEAD = 4
+"""So many coordinators one after the other may die unnoticed by a process that is just starting."""
 Actor = Any
 """A Ray actor handle; Ray gives no static type for one."""
+
+
+class CoordinatorAddress(NamedTuple):
+    """Of one of a run's coordinators. Each has a name of its own, since Ray goes on finding a dead
+    actor under the name it had."""
+
+    run: str
+    serial: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.run}-{self.serial}"
+
+    def after(self, number: int) -> CoordinatorAddress:
+        """Of the one that many places after this one."""
+        return CoordinatorAddress(self.run, self.serial + number)
 
 
 class CoordinatorLink:
@@ -39,14 +57,14 @@ class CoordinatorLink:
 
     def __init__(
         self,
-        coordinator: str,
+        coordinator: CoordinatorAddress,
         name: str,
         on_decision: Callable[[Decision], None],
         *,
         find: Callable[[str], Actor] = ray.get_actor,
     ) -> None:
-        """`coordinator` is the actor's name, and `name` this process's own, which no process had
-        before. `find` raises ValueError when no actor has a name."""
+        """`coordinator` is the newest there is, or an older one, and `name` this process's own,
+        which no process had before. `find` raises ValueError when no actor has a name."""
         self._coordinator = coordinator
         self._name = name
         self._on_decision = on_decision
@@ -78,15 +96,29 @@ class CoordinatorLink:
     async def _connect(self) -> Actor:
         """Whoever keeps the coordinator sees to it that there is one, or ends the run."""
         while True:
+            coordinator = await self._look()
             try:
-                coordinator = await asyncio.to_thread(self._find, self._coordinator)
                 self._acknowledged(await coordinator.hello.remote(self._name, self._received))
-            except (ValueError, RayActorError):
+            except ActorUnavailableError:
                 await asyncio.sleep(RETRY_S)
+            except RayActorError:
+                self._coordinator = self._coordinator.after(1)
             else:
                 self._early.clear()
                 self._news.set()
                 return coordinator
+
+    async def _look(self) -> Actor:
+        while True:
+            for ahead in range(LOOK_AHEAD):
+                address = self._coordinator.after(ahead)
+                try:
+                    found = await asyncio.to_thread(self._find, address.name)
+                except ValueError:
+                    continue  # not there yet, or not any more
+                self._coordinator = address
+                return found
+            await asyncio.sleep(RETRY_S)
 
     async def _send(self, coordinator: Actor) -> NoReturn:
         loop, gather_s = asyncio.get_running_loop(), MIN_GATHER_S

@@ -25,7 +25,7 @@ from agentrl.rollout.runner import RolloutRunner
 from agentrl.runtime.boxes import first_spec, open_pool, try_out
 from agentrl.runtime.dispatch import CoordinatedDispatcher, EngineAddress, Serving
 from agentrl.runtime.judges import open_roles
-from agentrl.runtime.link import CoordinatorLink
+from agentrl.runtime.link import CoordinatorAddress, CoordinatorLink
 from agentrl.runtime.status import NUM_OLDEST, RunnerStatus
 from agentrl.types import Group, Trajectory
 from sandboxes.pool import SandboxPool
@@ -38,7 +38,12 @@ class Runner:
     """Ray actor. Its driver polls `ended`; the failure of that call is the runner's death."""
 
     def __init__(
-        self, config: RunConfig, env: EnvRef, name: str, coordinator: str, secret: str
+        self,
+        config: RunConfig,
+        env: EnvRef,
+        name: str,
+        coordinator: CoordinatorAddress,
+        secret: str,
     ) -> None:
         self._config = config
         self._env = env

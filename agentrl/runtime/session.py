@@ -161,7 +161,7 @@ class Launch:
         coordinator = CoordinatorKeeper(
             make_scheduler(config, costs), self._layout, tick_s=tick_s(config)
         )
-        self._link = CoordinatorLink(coordinator.name, "driver", self._on_decision)
+        self._link = CoordinatorLink(coordinator.address, "driver", self._on_decision)
         if self.progress.learned:
             self._link.tell(Restored(learned=self.progress.learned))
         self._runners = RunnerPool(

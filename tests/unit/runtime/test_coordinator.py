@@ -12,7 +12,7 @@ from ray.exceptions import RayActorError
 
 from agentrl.runtime import link as links
 from agentrl.runtime.coordinator import Coordinator
-from agentrl.runtime.link import CoordinatorLink
+from agentrl.runtime.link import CoordinatorAddress, CoordinatorLink
 from scheduler.admission import CapacityAdmission
 from scheduler.core import Scheduler
 from scheduler.decisions import Admit, Decision, Place
@@ -84,28 +84,30 @@ class World:
 
     def __init__(self, log: Path, num_groups: int) -> None:
         self.log = log
-        self.process: Process | None = None
-        self.driver = CoordinatorLink("c", "driver", self.on_driver, find=self.find)
-        self.runner = CoordinatorLink("c", "runner-0", self.on_runner, find=self.find)
+        self.first = CoordinatorAddress("c", 0)
+        self.processes: dict[str, Process] = {}
+        self.num_started = 0
+        self.driver = CoordinatorLink(self.first, "driver", self.on_driver, find=self.find)
+        self.runner = CoordinatorLink(self.first, "runner-0", self.on_runner, find=self.find)
         self.num_groups = num_groups
         self.admitted = 0
         self.placed: list[str] = []
         self.is_done = asyncio.Event()
 
     def find(self, name: str) -> Process:
-        if self.process is None:
+        if name not in self.processes:
             raise ValueError(name)
-        return self.process
+        return self.processes[name]
 
     async def start(self) -> None:
         process = Process(self.log)
         await process.coordinator.ready()
-        self.process = process
+        self.processes[self.first.after(self.num_started).name] = process
+        self.num_started += 1
 
     def kill(self) -> None:
-        assert self.process is not None
-        self.process.kill()
-        self.process = None
+        """As in Ray, the dead one is found under its name still."""
+        list(self.processes.values())[-1].kill()
 
     def on_driver(self, decision: Decision) -> None:
         assert isinstance(decision, Admit)
@@ -191,3 +193,14 @@ async def test_a_launch_goes_on_from_its_own_part_of_the_log(tmp_path: Path) -> 
     assert await next_launch.hello("driver", 0) == 0
     assert (await next_launch.tell("driver", 1, [RunStarted(version=3)], 0)).first == 1
     await next_launch.close()
+
+
+async def test_who_starts_late_finds_the_coordinator_that_there_is_by_then(tmp_path: Path) -> None:
+    world = World(tmp_path / "events.jsonl", num_groups=1)
+    for _ in range(3):
+        await world.start()
+        world.kill()
+    del world.processes["c-0"]  # which Ray may have forgotten
+    async with asyncio.timeout(DEADLINE_S):
+        await world.play(random.Random(0), num_kills=0)
+    assert world.placed[0] == "t0"
