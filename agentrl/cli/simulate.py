@@ -39,8 +39,15 @@ def simulate(
 def _simulate(config: Path, trace: Path | None, seeds: int | None, out: Path | None) -> None:
     from scheduler.sim.report import rows_of
     from scheduler.sim.run import compare, workload_of
+    from scheduler.sim.settings import read_settings
 
-    settings = _read(config, seeds)
+    data = _read(config, seeds)
+    if "jobs" in data:
+        if trace is not None or out is not None:
+            raise ValueError(f"{config} has jobs: --trace and --out are for files with policies")
+        _share(data)
+        return
+    settings = read_settings(data)
     workload = workload_of(settings) if trace is None else _recorded(trace)
     comparison = compare(settings, workload, tell=lambda line: print(line, flush=True))
     _print_table(settings, rows_of(comparison))
@@ -49,13 +56,28 @@ def _simulate(config: Path, trace: Path | None, seeds: int | None, out: Path | N
         print(f"written: {out / 'report.html'}, {out / 'report.json'}")
 
 
-def _read(config: Path, seeds: int | None) -> SimulationSettings:
-    from scheduler.sim.settings import read_settings
-
+def _read(config: Path, seeds: int | None) -> dict[str, Any]:
     if not config.is_file():
         raise ValueError(f"no simulation file {config}; configs/sim/ has some")
     data: dict[str, Any] = yaml.safe_load(config.read_text(encoding="utf-8"))
-    return read_settings(data if seeds is None else {**data, "seeds": seeds})
+    return data if seeds is None else {**data, "seeds": seeds}
+
+
+def _share(data: dict[str, Any]) -> None:
+    """Several jobs on one fleet."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from scheduler.sim.sharing import HEADINGS, cells_of, compare_sharing, read_sharing
+
+    settings = read_sharing(data)
+    rows = compare_sharing(settings, tell=lambda line: print(line, flush=True))
+    table = Table(title=f"{settings.name}: {settings.seeds} paired seeds, simulated")
+    for i, heading in enumerate(HEADINGS):
+        table.add_column(heading, justify="right" if i else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*cells_of(row))
+    Console(width=120).print(table)
 
 
 def _recorded(run: Path) -> MakeWorkload:

@@ -162,14 +162,14 @@ def read_settings(data: Mapping[str, Any]) -> SimulationSettings:
     values = dict(data)
     for name, cls in _SECTIONS.items():
         if name in values:
-            values[name] = _read(cls, values[name], name)
+            values[name] = read_section(cls, values[name], name)
     if "elastic" in values:
         values["elastic"] = _read_elastic(values["elastic"])
     values["layouts"] = {
         name: {Role(role): number for role, number in layout.items()}
         for name, layout in values.get("layouts", {}).items()
     }
-    settings: SimulationSettings = _read(SimulationSettings, values, "the file")
+    settings: SimulationSettings = read_section(SimulationSettings, values, "the file")
     if bool(settings.layouts) is not (settings.elastic is not None):
         raise ValueError("layouts go with the section elastic: give both, or fleets and neither")
     if not settings.layouts and not settings.fleets:
@@ -189,13 +189,14 @@ def _read_elastic(data: Mapping[str, Any]) -> ElasticSettings:
     values = dict(data)
     for name, cls in _ELASTIC_SECTIONS.items():
         if name in values:
-            values[name] = _read(cls, values[name], f"elastic.{name}")
+            values[name] = read_section(cls, values[name], f"elastic.{name}")
     values["training_sizes"] = tuple(values.get("training_sizes", ()))
-    elastic: ElasticSettings = _read(ElasticSettings, values, "elastic")
+    elastic: ElasticSettings = read_section(ElasticSettings, values, "elastic")
     return elastic
 
 
-def _read(cls: Any, values: Mapping[str, Any], where: str) -> Any:
+def read_section(cls: Any, values: Mapping[str, Any], where: str) -> Any:
+    """A dataclass from a mapping; `where` names it in errors about unknown and missing keys."""
     known = {field.name for field in fields(cls)}
     unknown = sorted(values.keys() - known)
     if unknown:

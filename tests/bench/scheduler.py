@@ -47,7 +47,7 @@ from scheduler.sim.settings import read_settings
 
 CONFIGS = Path(__file__).parents[2] / "configs/sim"
 OURS = "buckets"
-NO_CELLS = {"ablation", "ablation_short", "ablation_drift", "over_sampling"}
+NO_CELLS = {"ablation", "ablation_short", "ablation_drift", "over_sampling", "plexrl_jobs"}
 """Files that answer another question."""
 ELASTIC_SYNC = "pivotrl_32"
 ELASTIC_ASYNC = ("pivotrl_32_async", "nereus_drift")
