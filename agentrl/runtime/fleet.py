@@ -14,11 +14,11 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import ray
 import structlog
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayTaskError
 
 from agentrl.config.fleet import num_genrm_workers, rollout_buckets
 from agentrl.config.run import RunConfig
@@ -38,12 +38,26 @@ from agentrl.runtime.replicas import Seat
 from agentrl.runtime.reports import TrainedStep, num_tokens
 from agentrl.runtime.runner import Runner
 from agentrl.runtime.staff import Staff, WorkerSeat
-from agentrl.runtime.trainers import TrainerGroup
+from agentrl.runtime.trainers import TrainerGroup, is_of_others
 from agentrl.types import Group
 from scheduler.decisions import Decision, StartStep
 from scheduler.events import BatchReady, Event, Role, StepStarted, WeightsLoaded, WorkerLost
 
 log = structlog.get_logger(__name__)
+
+
+async def _follow(steps: Any, on_progress: Callable[[WarmupProgress], None] | None) -> bool:
+    """One replica's warm-up to its end; False when that was another's loss, which says more."""
+    try:
+        async for progress in steps:
+            step = await progress
+            if on_progress is not None:
+                on_progress(step)
+    except RayTaskError as error:
+        if not is_of_others(error):
+            raise
+        return False
+    return True
 
 
 class Fleet:
@@ -126,19 +140,27 @@ class Fleet:
         try:
             await asyncio.gather(*(actor.become_training.remote(None) for actor in replicas))
             meeting = await replicas[0].host_meeting.remote(len(replicas))
-            first, *others = (
-                actor.warm_up.options(num_returns="streaming").remote(
-                    Seat(rank=rank, size=len(replicas), host=meeting.host, port=meeting.port)
-                )
-                for rank, actor in enumerate(replicas)
-            )
-            async for progress in first:
-                on_progress(await progress)
-            for other in others:
-                async for progress in other:
-                    await progress
-        except RayActorError as error:
-            raise ProcessLost(f"a worker was lost during warm-up: {in_short(error)}") from error
+            async with asyncio.TaskGroup() as tasks:
+                followed = [
+                    tasks.create_task(
+                        _follow(
+                            actor.warm_up.options(num_returns="streaming").remote(
+                                Seat(
+                                    rank=rank,
+                                    size=len(replicas),
+                                    host=meeting.host,
+                                    port=meeting.port,
+                                )
+                            ),
+                            on_progress if rank == 0 else None,
+                        )
+                    )
+                    for rank, actor in enumerate(replicas)
+                ]
+        except* RayActorError as errors:
+            raise ProcessLost("a worker was lost during warm-up") from errors
+        if not all(task.result() for task in followed):
+            raise ProcessLost("the replicas lost each other during warm-up")
 
     async def teach_judge(self, on_progress: Callable[[WarmupProgress], None]) -> None:
         """A worker learns from the environment's rule and leaves its weights in the run: a judge,

@@ -197,7 +197,7 @@ class TrainerGroup:
                 self._bury(name, replicas)
             elif not isinstance(outcome, BaseException):
                 results.append(outcome)
-            elif not _is_of_others(outcome):
+            elif not is_of_others(outcome):
                 raise outcome
         return results
 
@@ -229,7 +229,7 @@ class TrainerGroup:
             raise ProcessLost("the training worker was lost, and with it the newest state")
 
 
-def _is_of_others(error: BaseException) -> bool:
+def is_of_others(error: BaseException) -> bool:
     """It failed because another one was lost, and can do the step over."""
     return isinstance(error, RayTaskError) and isinstance(error.cause, ReplicaLost | RayActorError)
 
