@@ -137,7 +137,7 @@ def findings(training: Training, *, groups_per_step: int, steps: int) -> list[st
     trained: Counter[str] = Counter()
     for step in reader.steps("train"):
         groups = reader.groups(step, "train")
-        trained.update(groups)
+        trained.update(groups.keys())
         if len(groups) != groups_per_step:
             found.append(f"step {step} has {len(groups)} groups instead of {groups_per_step}")
     if missing := set(range(1, steps + 1)) - set(reader.steps("train")):
