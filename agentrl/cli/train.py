@@ -51,7 +51,7 @@ def train(
         loaded = load_config(config, given)
         _refuse_early(loaded)
         make_folder = newest_run_folder if resume else create_run_folder
-        _run(loaded, RunLayout(make_folder(runs, loaded.name)))
+        _run(loaded, RunLayout(make_folder(runs.absolute(), loaded.name)))
 
 
 def _refuse_early(config: RunConfig) -> None:

@@ -45,6 +45,7 @@ def conflicts(config: RunConfig) -> tuple[Conflict, ...]:
         *_judging(config),
         *_layout(config),
         *_buckets(config),
+        *_cluster(config),
     )
 
 
@@ -279,3 +280,27 @@ def _buckets(config: RunConfig) -> Iterator[Conflict]:
                 f"runtime.buckets {bucket.name} decodes {bucket.max_running} sequences together, "
                 f"and runtime.slots {runtime.slots} is what a worker holds; raise the second",
             )
+
+
+def _cluster(config: RunConfig) -> Iterator[Conflict]:
+    runtime, model = config.runtime, config.model
+    if runtime.ray_address is not None and model.from_ == "path" and model.path.startswith("."):
+        yield _conflict(
+            ["model.path", "runtime.ray_address"],
+            f"model.path {model.path} is relative, and workers on other nodes run in other "
+            "folders; give the path from the root, to a folder that all nodes have",
+        )
+    if runtime.share is None:
+        return
+    if runtime.ray_address is None:
+        yield _conflict(
+            ["runtime.share", "runtime.ray_address"],
+            "runtime.share without runtime.ray_address shares a cluster that only this run has; "
+            "give the address of one, or leave it out",
+        )
+    if any(bucket.cores > 1 for bucket in runtime.buckets):
+        yield _conflict(
+            ["runtime.share", "runtime.buckets"],
+            "runtime.share lends slots one by one, and runtime.buckets has workers of several "
+            "cores; set their cores to 1, or leave runtime.share out",
+        )

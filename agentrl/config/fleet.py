@@ -36,6 +36,13 @@ def num_workers(config: RunConfig) -> int:
     return training + num_rollout_workers(config) + num_genrm_workers(config)
 
 
+def fewest_workers(config: RunConfig) -> int:
+    """A run cannot work with fewer: one for each role, where workers keep theirs."""
+    if config.runtime.layout != "disaggregated":
+        return 1
+    return 2 + min(1, num_genrm_workers(config))
+
+
 def num_cores(config: RunConfig) -> int:
     """Those that workers hold, when each has its own."""
     rollout = sum(bucket.workers * bucket.cores for bucket in rollout_buckets(config))

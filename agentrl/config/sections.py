@@ -328,11 +328,27 @@ class MetricsSection(Section):
     )
 
 
+class ShareSection(Section):
+    """Sharing a Ray cluster with other runs, whose files hold this section too.
+
+    Slots (accelerators, or cores where there are none) go back and forth between the runs, so that
+    each uses them in proportion to its weight.
+    """
+
+    weight: PositiveFloat = Field(1.0, description="Of this run beside the others.")
+    min_slice_s: PositiveFloat = Field(
+        30.0, description="After it was granted a slot, the run gives none back for this long."
+    )
+
+
 class RuntimeSection(Section):
     """Processes and what they may use."""
 
     ray_address: str | None = Field(
         None, description="Join a running Ray cluster; default: start one on this machine."
+    )
+    share: ShareSection | None = Field(
+        None, description="Take turns with other runs on the cluster of ray_address."
     )
     layout: Literal["disaggregated", "colocated", "elastic"] = Field(
         "disaggregated",

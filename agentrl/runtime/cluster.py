@@ -1,7 +1,8 @@
 """Starting or joining Ray, and leaving it without a trace.
 
 A run on one machine starts a private cluster, which ends with the process that started it. Nothing
-is reported to anybody and no dashboard is served.
+is reported to anybody and no dashboard is served. A cluster that was there before is joined from one
+of its nodes; when the run leaves, Ray ends the run's own actors and nothing else.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 
 import ray
 import structlog
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 log = structlog.get_logger(__name__)
 
@@ -32,6 +34,7 @@ _SOCKET_SUFFIX_BYTES = 72
 def joined_cluster(address: str | None) -> Iterator[None]:
     """Inside, `ray` is connected. `address=None` starts a private cluster and stops it after.
 
+    Raises ValueError when there is no cluster at the address, or none that this machine is part of.
     The private cluster's folder holds the logs of its processes; it is removed when the block ends
     well, and kept, with a line in the log that says where, when it does not.
     """
@@ -39,10 +42,11 @@ def joined_cluster(address: str | None) -> Iterator[None]:
     # lives for one run, so tokens would guard nothing; a shared one keeps its own setting.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if address is not None:
-        _init(address=address)
+        _join(address)
         try:
             yield
         finally:
+            gc.collect()
             ray.shutdown()
         return
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
@@ -58,6 +62,27 @@ def joined_cluster(address: str | None) -> Iterator[None]:
         gc.collect()
         ray.shutdown()
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def near_the_driver() -> NodeAffinitySchedulingStrategy:
+    """For actors that must live where the run folder and the driver are: the run ends with them."""
+    return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+
+
+def _join(address: str) -> None:
+    if "://" in address:
+        raise ValueError(
+            f"runtime.ray_address {address!r} is that of a Ray client server; wanted host:port of "
+            "the cluster itself, from a machine that is one of its nodes (`ray start --address`)"
+        )
+    try:
+        _init(address=address)
+    except (ConnectionError, RuntimeError) as error:
+        raise ValueError(
+            f"runtime.ray_address {address!r}: no Ray cluster could be joined there "
+            f"({str(error).partition(chr(10))[0]}); this machine must be one of its nodes: "
+            f"`ray start --address={address}`"
+        ) from error
 
 
 def _init(**options: Any) -> None:

@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,16 +21,18 @@ import ray
 import structlog
 from ray.exceptions import RayActorError, RayTaskError
 
-from agentrl.config.fleet import num_genrm_workers, rollout_buckets
+from agentrl.config.fleet import fewest_workers, num_genrm_workers, rollout_buckets
 from agentrl.config.run import RunConfig
 from agentrl.engine.swap_cost import SwapCost
 from agentrl.record.layout import RunLayout
 from agentrl.registry import EnvRef
+from agentrl.runtime.cluster import near_the_driver
 from agentrl.runtime.departures import Departures
 from agentrl.runtime.display import WarmupProgress
 from agentrl.runtime.failures import ProcessLost, in_short
 from agentrl.runtime.handoffs import Handoffs
 from agentrl.runtime.keeper import CoordinatorKeeper
+from agentrl.runtime.leases import Leases, tenant_of
 from agentrl.runtime.lifeline import outlive
 from agentrl.runtime.link import Actor
 from agentrl.runtime.parameters import ParameterStore
@@ -37,13 +40,16 @@ from agentrl.runtime.progress import RunProgress
 from agentrl.runtime.replicas import Seat
 from agentrl.runtime.reports import TrainedStep, num_tokens
 from agentrl.runtime.runner import Runner
-from agentrl.runtime.staff import Staff, WorkerSeat
+from agentrl.runtime.sharing import SharedSeats
+from agentrl.runtime.staff import UNPLACED, Staff, WorkerSeat
 from agentrl.runtime.trainers import TrainerGroup, is_of_others
 from agentrl.types import Group
 from scheduler.decisions import Decision, StartStep
 from scheduler.events import BatchReady, Event, Role, StepStarted, WeightsLoaded, WorkerLost
 
 log = structlog.get_logger(__name__)
+RETRY_S = 0.5
+"""Before another process starts in a seat whose last one did not get that far."""
 
 
 async def _follow(steps: Any, on_progress: Callable[[WarmupProgress], None] | None) -> bool:
@@ -71,14 +77,17 @@ class Fleet:
         coordinator: CoordinatorKeeper,
         tell: Callable[[Event], None],
         announce: Callable[[WorkerSeat], Awaitable[None]],
+        waiting: Callable[[str], AbstractContextManager[None]],
+        progressed: Callable[[], None],
     ) -> None:
-        """`announce` tells the runners of an engine."""
+        """`announce` tells the runners of an engine; `waiting` and `progressed` tell the watchdog."""
         self._config = config
         self._layout = layout
         self._coordinator = coordinator
         self._tell = tell
         self._secret = secrets.token_urlsafe(32)
-        self._store = ray.remote(ParameterStore).options(num_cpus=0).remote()
+        store = ray.remote(ParameterStore)
+        self._store = store.options(num_cpus=0, scheduling_strategy=near_the_driver()).remote()
         self._staff = Staff(
             config=config,
             layout=layout,
@@ -86,6 +95,7 @@ class Fleet:
             secret=self._secret,
             tell=tell,
             announce=announce,
+            waiting=waiting,
         )
         self._trainers = TrainerGroup(config, self._store, layout.checkpoints)
         self._starts: asyncio.Queue[StartStep] = asyncio.Queue()
@@ -95,6 +105,16 @@ class Fleet:
         )
         self._boundary = asyncio.Event()
         self._departures = Departures(trainers=self._trainers, tell=tell, boundary=self._boundary)
+        self._sharing: SharedSeats | None = None
+        if config.runtime.share is not None:
+            leases = Leases(tenant_of(config, config.runtime.share), self._store)
+            self._sharing = SharedSeats(
+                leases=leases,
+                at_least=fewest_workers(config),
+                preempt=self.preempt,
+                waiting=waiting,
+                progressed=progressed,
+            )
 
     async def start(self) -> None:
         """Start the workers, and wait until they run."""
@@ -107,19 +127,25 @@ class Fleet:
             *[(Role.GENRM, single)] * num_genrm_workers(self._config),
         ]
         is_local = runtime.ray_address is None
-        for seat in self._staff.hire(posts, pin=runtime.pin_cores and is_local):
+        for seat in self._staff.seats(posts, pin=runtime.pin_cores and is_local):
             self._seats[seat.worker_id] = seat
+        if self._sharing is not None:
+            await self._sharing.fill_first(list(self._seats.values()))
+        for seat in self._present():
+            self._staff.start_process(seat)
         starting = asyncio.gather(
             self._coordinator.ready(),
-            *(seat.actor.ready.remote() for seat in self._seats.values()),
+            *(seat.actor.ready.remote() for seat in self._present()),
         )
-        await self._staff.within_start("the coordinator and the workers", starting)
+        asked = self._staff.asked_of_ray([seat.bucket for seat in self._present()])
+        await self._staff.within_start(f"the coordinator and the workers ({asked})", starting)
+        await asyncio.gather(*(self._staff.check_folder(seat) for seat in self._present()))
 
     async def start_runner(self, env: EnvRef, name: str) -> Actor:
         """A runner that knows every engine there is."""
         runner: Actor = (
             ray.remote(Runner)
-            .options(num_cpus=0)
+            .options(num_cpus=0, scheduling_strategy="SPREAD")
             .remote(self._config, env, name, self._coordinator.address, self._secret)
         )
         await self._staff.within_start(name, runner.ready.remote())
@@ -130,13 +156,13 @@ class Fleet:
 
     def processes(self) -> dict[str, Actor]:
         """The workers by name."""
-        return {name: seat.actor for name, seat in self._seats.items()}
+        return {seat.worker_id: seat.actor for seat in self._present()}
 
     # --------------------------------------------------------------------------------- roles
 
     async def warm_up(self, on_progress: Callable[[WarmupProgress], None]) -> None:
         """All but the judges train on demonstrations, and end with the same weights."""
-        replicas = [seat.actor for seat in self._seats.values() if seat.role is not Role.GENRM]
+        replicas = [seat.actor for seat in self._present() if seat.role is not Role.GENRM]
         try:
             await asyncio.gather(*(actor.become_training.remote(None) for actor in replicas))
             meeting = await replicas[0].host_meeting.remote(len(replicas))
@@ -165,7 +191,7 @@ class Fleet:
     async def teach_judge(self, on_progress: Callable[[WarmupProgress], None]) -> None:
         """A worker learns from the environment's rule and leaves its weights in the run: a judge,
         or one that may become one."""
-        candidates = self._in_role(Role.GENRM) or list(self._seats.values())
+        candidates = self._in_role(Role.GENRM) or self._present()
         worker = candidates[-1].actor
         teaching = worker.teach_judge.options(num_returns="streaming").remote(self._layout.judge)
         try:
@@ -186,7 +212,7 @@ class Fleet:
         self._trainers.found({seat.worker_id: seat.actor for seat in training})
         await self._trainers.publish(step)
         self._boundary.set()
-        serving = [seat for seat in self._seats.values() if seat.role is not Role.TRAINING]
+        serving = [seat for seat in self._present() if seat.role is not Role.TRAINING]
         await asyncio.gather(
             *(self._staff.report(seat) for seat in training),
             *(self._staff.put_to_work(seat) for seat in serving),
@@ -256,7 +282,9 @@ class Fleet:
 
     async def close(self) -> None:
         """Let engines and the log end well; processes themselves end with the cluster."""
-        leaving = [seat.actor.leave_role.remote() for seat in self._seats.values()]
+        leaving = [seat.actor.leave_role.remote() for seat in self._present()]
+        if self._sharing is not None:
+            leaving.append(self._sharing.close())
         await asyncio.gather(*leaving, self._coordinator.close(), return_exceptions=True)
 
     # --------------------------------------------------------------------------- supervision
@@ -265,13 +293,16 @@ class Fleet:
         """Carry out shifts and replace workers that die; raise `ProcessLost` where that cannot be."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._handoffs.run())
+            if self._sharing is not None:
+                tasks.create_task(self._sharing.run())
             for seat in self._seats.values():
                 tasks.create_task(self._keep(seat))
         raise AssertionError("all loops are endless")
 
     async def _keep(self, seat: WorkerSeat) -> NoReturn:
         while True:
-            await self._until_gone(seat)
+            if seat.actor is not None:
+                await self._until_gone(seat)
             seat.is_ready, seat.url = False, ""
             self._trainers.lost(seat.worker_id)
             is_ordered = self._handoffs.is_restarting(seat.worker_id)
@@ -281,12 +312,12 @@ class Fleet:
             await seat.is_wanted.wait()
             seat.is_leaving = False
             log.info("another worker is started", worker=seat.worker_id)
-            seat.actor = self._staff.process(seat.bucket, seat.cores)
+            self._staff.start_process(seat)
             try:
-                await seat.actor.ready.remote()  # which takes what the cluster takes to have room
+                await self._staff.placed(seat)
                 await self._staff.put_to_work(seat)
-            except RayActorError:
-                continue  # lost again while it started: its lifeline fails at once
+            except UNPLACED:
+                await asyncio.sleep(RETRY_S)  # lost again: its lifeline fails at once
 
     async def _until_gone(self, seat: WorkerSeat) -> None:
         """Returns when the process in the seat has ended, by itself or after a notice."""
@@ -298,14 +329,14 @@ class Fleet:
                     seat.actor,
                     silence_timeout_s=self._config.runtime.silence_timeout_s,
                 )
-            except RayActorError as error:
+            except UNPLACED as error:
                 log.warning("a worker is gone", worker=seat.worker_id, reason=in_short(error))
             warned.cancel()
 
     async def _heed_notice(self, seat: WorkerSeat) -> None:
         try:
             grace_s = await seat.actor.notice.remote()
-        except RayActorError:
+        except UNPLACED:
             return  # it ends without one
         await self._departures.leave(seat, grace_s)
 
@@ -317,6 +348,10 @@ class Fleet:
             await seat.actor.load.remote(version)
         except RayActorError:
             return  # its successor pulls the newest version when it starts
+        except RayTaskError:
+            if not seat.is_leaving:
+                raise
+            return  # it had no role any more to load them for
         seat.version = version
         self._tell(
             WeightsLoaded(
@@ -328,4 +363,12 @@ class Fleet:
         )
 
     def _in_role(self, role: Role) -> list[WorkerSeat]:
-        return [seat for seat in self._seats.values() if seat.role is role]
+        return [seat for seat in self._present() if seat.role is role]
+
+    def _present(self) -> list[WorkerSeat]:
+        """Those that have a process, or get one at once."""
+        return [seat for seat in self._seats.values() if seat.is_wanted.is_set()]
+
+    def lines(self) -> list[Coroutine[Any, Any, NoReturn]]:
+        """What must run from before `start()` on."""
+        return [] if self._sharing is None else [self._sharing.listen()]

@@ -179,6 +179,8 @@ class Launch:
             coordinator=coordinator,
             tell=self._link.tell,
             announce=self._announce,
+            waiting=self._watchdog.waiting,
+            progressed=self._watchdog.progressed,
         )
         self._inquiry = Inquiry(
             coordinator.status, runners=self._runners.processes, workers=self._fleet.processes
@@ -192,6 +194,7 @@ class Launch:
                 self._link.run(),
                 self._watchdog.watch(),
                 self._runners.run(),
+                *self._fleet.lines(),
             )
         except StopRequested as request:
             self._display.warn(str(request))

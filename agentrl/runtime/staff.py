@@ -7,25 +7,34 @@ serves may change. Whoever is in a seat is known to the scheduler by the seat's 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import ray
+import structlog
+from ray.exceptions import ActorUnschedulableError, RayActorError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from agentrl.config.fleet import num_workers
 from agentrl.config.judge import GenRMJudge
 from agentrl.config.run import RunConfig
 from agentrl.config.sections import BucketSection
 from agentrl.record.layout import RunLayout
+from agentrl.runtime.broker import SlotPlace
 from agentrl.runtime.cores import Cores, cores_for
 from agentrl.runtime.dispatch import EngineAddress
-from agentrl.runtime.failures import ProcessLost
+from agentrl.runtime.failures import ProcessLost, RunFailed
 from agentrl.runtime.link import Actor
 from agentrl.runtime.worker import Served, Worker
 from scheduler.events import Event, Role, WorkerReady
 
+log = structlog.get_logger(__name__)
 Result = TypeVar("Result")
+UNPLACED = (RayActorError, ActorUnschedulableError)
+"""What a call to a worker raises that is lost, or whose machine is."""
 
 
 def _set() -> asyncio.Event:
@@ -43,7 +52,8 @@ class WorkerSeat:
     bucket: BucketSection
     """What it is as a rollout worker; in other roles only its cores count."""
     cores: Cores
-    actor: Actor
+    actor: Actor = None
+    """Its process; None before the first one."""
     generation: int = 0
     url: str = ""
     """Of its engine; empty while it serves none."""
@@ -55,6 +65,8 @@ class WorkerSeat:
     """The process in the seat will be taken away."""
     is_wanted: asyncio.Event = field(default_factory=_set)
     """Unset: whoever leaves the seat has no successor, until it is set again."""
+    slot: str = ""
+    """Of a shared fleet, on which the seat is; empty while it has none, and in a fleet of our own."""
 
     @property
     def address(self) -> EngineAddress:
@@ -67,11 +79,14 @@ class WorkerSeat:
 
     @property
     def accelerators(self) -> tuple[str, ...]:
-        return tuple(f"core{core}" for core in self.cores)
+        return (self.slot,) if self.slot else tuple(f"core{core}" for core in self.cores)
 
 
 class Staff:
-    """`announce` tells the runners of an engine before the scheduler may place turns on it."""
+    """`announce` tells the runners of an engine before the scheduler may place turns on it.
+
+    `waiting` names a wait to the watchdog.
+    """
 
     def __init__(
         self,
@@ -82,6 +97,7 @@ class Staff:
         secret: str,
         tell: Callable[[Event], None],
         announce: Callable[[WorkerSeat], Awaitable[None]],
+        waiting: Callable[[str], AbstractContextManager[None]],
     ) -> None:
         self._config = config
         self._layout = layout
@@ -89,26 +105,80 @@ class Staff:
         self._secret = secret
         self._tell = tell
         self._announce = announce
+        self._waiting = waiting
 
-    def hire(self, posts: Sequence[tuple[Role, BucketSection]], *, pin: bool) -> list[WorkerSeat]:
-        """A seat with a new process for each role and kind of worker."""
+    def seats(self, posts: Sequence[tuple[Role, BucketSection]], *, pin: bool) -> list[WorkerSeat]:
+        """A seat for each role and kind of worker; nobody sits there yet."""
         cores = cores_for([bucket.cores for _, bucket in posts], pin=pin)
         return [
-            WorkerSeat(f"worker-{number}", role, bucket, own, self.process(bucket, own))
+            WorkerSeat(f"worker-{number}", role, bucket, own)
             for number, ((role, bucket), own) in enumerate(zip(posts, cores, strict=True))
         ]
 
-    def process(self, bucket: BucketSection, cores: Cores) -> Actor:
+    def start_process(self, seat: WorkerSeat) -> None:
+        """Put a new process into the seat; it is not ready yet."""
+        options: dict[str, Any] = dict(self._resources(seat.bucket))
+        gpu = None
+        if seat.slot:
+            node_id, gpu = SlotPlace.of(seat.slot)
+            place = NodeAffinitySchedulingStrategy(node_id, soft=False)
+            options = {"num_cpus": 0, "scheduling_strategy": place}
+        worker = ray.remote(Worker).options(**options)
+        seat.actor = worker.remote(self._config, self._store, seat.cores, seat.bucket.cores, gpu)
+        seat.url = ""
+
+    def _resources(self, bucket: BucketSection) -> dict[str, int]:
+        """What a worker asks of Ray, which places it where that is free."""
         has_gpus = ray.cluster_resources().get("GPU", 0) >= num_workers(self._config)
         # a private cluster holds nothing else, and workers that share cores may be more than those
-        num_cpus = 0 if self._config.runtime.ray_address is None else 1
-        worker = ray.remote(Worker).options(num_cpus=num_cpus, num_gpus=1 if has_gpus else 0)
-        return worker.remote(self._config, self._store, cores, bucket.cores)
+        is_private = self._config.runtime.ray_address is None
+        return {"num_cpus": 0 if is_private else bucket.cores, "num_gpus": int(has_gpus)}
+
+    def asked_of_ray(self, buckets: Sequence[BucketSection]) -> str:
+        """For messages: what so many workers ask for."""
+        asked = Counter(
+            " and ".join(f"{name} {number}" for name, number in self._resources(bucket).items())
+            for bucket in buckets
+        )
+        return ", ".join(f"{number} with {what}" for what, number in asked.items())
 
     async def put_to_work(self, seat: WorkerSeat) -> None:
         """Build what the seat's role needs, and report it ready."""
         seat.version = await self.within_start(seat.worker_id, self.prepare(seat))
         await self.report(seat)
+
+    async def placed(self, seat: WorkerSeat) -> None:
+        """Wait until the seat's new process runs, for as long as the others keep the run going.
+
+        Where a machine was lost, another one may join the cluster hours later.
+        """
+        asked = self.asked_of_ray([seat.bucket])
+        running = asyncio.ensure_future(seat.actor.ready.remote())
+        with self._waiting(f"a place in the cluster for {seat.worker_id} ({asked})"):
+            while True:
+                done, _ = await asyncio.wait(
+                    {running}, timeout=self._config.runtime.start_timeout_s
+                )
+                if done:
+                    break
+                log.warning(
+                    "there is no place for a worker yet",
+                    worker=seat.worker_id,
+                    asked=asked,
+                    cluster=ray.cluster_resources(),
+                    free=ray.available_resources(),
+                )
+        running.result()
+        await self.check_folder(seat)
+
+    async def check_folder(self, seat: WorkerSeat) -> None:
+        """Workers write checkpoints and read a judge's weights in the run folder."""
+        if not await seat.actor.sees.remote(self._layout.run):
+            raise RunFailed(
+                f"{seat.worker_id} was placed on a machine that does not see the run folder "
+                f"{self._layout.root}; wanted a folder that all nodes of the cluster share, by "
+                "`agentrl train --runs FOLDER`"
+            )
 
     async def prepare(self, seat: WorkerSeat) -> int:
         """Build what the seat's role needs; returns the version of the weights it has then.

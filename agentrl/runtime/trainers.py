@@ -19,13 +19,14 @@ import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import ray
 import structlog
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import ObjectLostError, RayActorError, RayTaskError
 
 from agentrl.config.run import RunConfig
+from agentrl.runtime.cluster import near_the_driver
 from agentrl.runtime.failures import ProcessLost
 from agentrl.runtime.link import Actor
 from agentrl.runtime.progress import RunProgress
@@ -78,6 +79,9 @@ class TrainerGroup:
             is_there, state = actor.rest.remote()
             try:
                 await is_there
+                await asyncio.to_thread(
+                    ray.wait, [state], fetch_local=True
+                )  # the worker's node may go
             except RayActorError:
                 return self.lost(worker_id)
             self._resting = [state]
@@ -145,7 +149,14 @@ class TrainerGroup:
                 self.lost(name)
             else:
                 return
-        await _save_resting.remote(self._config, self._resting, progress, self._checkpoints)
+        save = _save_resting.options(scheduling_strategy=near_the_driver())
+        try:
+            await save.remote(self._config, self._resting, progress, self._checkpoints)
+        except RayTaskError as error:
+            if isinstance(error.cause, ObjectLostError):
+                self._resting = []
+                self._check_state()
+            raise
 
     # --------------------------------------------------------------------------------- parts
 
@@ -199,6 +210,9 @@ class TrainerGroup:
                 results.append(outcome)
             elif not is_of_others(outcome):
                 raise outcome
+            elif not self._members and isinstance(outcome.cause, ObjectLostError):
+                self._resting = []
+                self._check_state()
         return results
 
     def _call_off_after(self, done: asyncio.Future[Result], replicas: Mapping[str, Actor]) -> None:
@@ -229,9 +243,10 @@ class TrainerGroup:
             raise ProcessLost("the training worker was lost, and with it the newest state")
 
 
-def is_of_others(error: BaseException) -> bool:
+def is_of_others(error: BaseException) -> TypeGuard[RayTaskError]:
     """It failed because another one was lost, and can do the step over."""
-    return isinstance(error, RayTaskError) and isinstance(error.cause, ReplicaLost | RayActorError)
+    of_others = ReplicaLost | RayActorError | ObjectLostError
+    return isinstance(error, RayTaskError) and isinstance(error.cause, of_others)
 
 
 @ray.remote(num_cpus=0)

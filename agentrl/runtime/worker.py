@@ -52,7 +52,17 @@ class Served(NamedTuple):
 class Worker:
     """Ray actor."""
 
-    def __init__(self, config: RunConfig, store: Actor, cores: Cores, num_threads: int) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        store: Actor,
+        cores: Cores,
+        num_threads: int,
+        gpu: int | None = None,
+    ) -> None:
+        """`gpu`: the only one it may use; None: those that Ray gave it."""
+        if gpu is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = str(gpu)  # read when CUDA is first used
         stay_on(cores)
         torch.set_num_threads(num_threads)
         self._config = config
@@ -65,6 +75,10 @@ class Worker:
 
     async def ready(self) -> None:
         """Returns once the process runs."""
+
+    async def sees(self, path: Path) -> bool:
+        """Whether this machine has the file."""
+        return await asyncio.to_thread(path.exists)
 
     async def lifeline(self) -> None:
         """Never returns: the caller learns of the worker's death by the failure of this call."""

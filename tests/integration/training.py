@@ -18,7 +18,7 @@ import yaml
 
 from agentrl.record.reader import RunReader
 
-DEADLINE_S = 240
+DEADLINE_S = 600
 """Only to catch hangs; a run takes about twenty seconds on two idle cores."""
 
 SMALL: dict[str, Any] = {
@@ -52,6 +52,9 @@ SMALL: dict[str, Any] = {
     "checkpoint": {"every_steps": 1},
     "runtime": {"slots": 8, "stall_timeout_s": 120},
 }
+
+PATIENT = {"start_timeout_s": 400, "stall_timeout_s": 400, "silence_timeout_s": 400}
+"""For runs of many processes on a machine that is busy with others."""
 
 
 def judged() -> dict[str, Any]:

@@ -114,6 +114,27 @@ def test_buckets_want_the_cores_they_name() -> None:
     assert "runtime.buckets of 3 cores" in conflict.message
 
 
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (["runtime.share={}"], "a cluster that only this run has"),
+        (
+            ["runtime.share={}", "runtime.ray_address=a:1", f"runtime.buckets=[{FAST}]"],
+            "workers of several cores",
+        ),
+        (
+            ["runtime.ray_address=a:1", "model={from: path, path: ./mine}"],
+            "model.path ./mine is relative",
+        ),
+    ],
+)
+def test_clusters_that_cannot_be(overrides: list[str], told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(*overrides)
+    (problem,) = caught.value.problems
+    assert told in problem.message
+
+
 def test_a_key_is_named_and_never_written() -> None:
     url = "judge={type: server, url: 'http://h/v1', model: m, api_key_env: %s}"
     assert load(url % "JUDGE_KEY").judge is not None

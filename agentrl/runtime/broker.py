@@ -1,0 +1,191 @@
+"""One actor in a Ray cluster that lends the cluster's slots to the runs that share it.
+
+It decides nothing itself: `scheduler.slices` does. The broker tells it which slots there are, what
+runs want, and which runs are dead, and puts each ruling into the mailbox of the run it concerns.
+
+It belongs to no run. The first one starts it, and it ends by itself when the last one has left.
+Should it die, whoever notices starts another, and the runs declare what they hold. It rules on
+nothing in its first seconds, so that no slot is given away whose holder has not spoken yet.
+
+Invariants
+- A run's slots are free when it says so, or when its lifeline breaks: an actor that Ray ends with
+  the run, as it ends the run's workers. Silence alone frees nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import ray
+import structlog
+from ray.exceptions import RayActorError
+
+from agentrl.runtime.link import Actor
+from scheduler.slices import Ruling, Slices, Slot, Standing, TakeBack, Tenant
+
+log = structlog.get_logger(__name__)
+
+NAME = "fleet-broker"
+GRACE_S = 20.0
+SETTLING_S = 3.0
+TICK_S = 1.0
+POLL_S = 2.0
+LINGER_S = 10.0
+"""Without a run, before it ends."""
+
+
+class SlotPlace(NamedTuple):
+    """What a slot's name says."""
+
+    node_id: str
+    gpu: int | None
+    """None: a core, any of the node's."""
+
+    @classmethod
+    def of(cls, slot: Slot) -> SlotPlace:
+        node_id, _, unit = slot.partition("/")
+        return cls(node_id, int(unit[3:]) if unit.startswith("gpu") else None)
+
+
+class Withdrawn(NamedTuple):
+    """The slot is not the run's any more: its machine is gone, or another run has it."""
+
+    slot: Slot
+
+
+News = Ruling | Withdrawn
+
+
+class FleetBroker:
+    """Ray actor, detached. `job` in its methods is the calling run."""
+
+    def __init__(self, grace_s: float = GRACE_S) -> None:
+        self._slices = Slices(grace_s=grace_s)
+        self._mail: dict[str, asyncio.Queue[News]] = {}
+        self._lifelines: dict[str, asyncio.Task[None]] = {}
+        self._started_t = self._alone_since_t = time.monotonic()
+        self._overdue: set[TakeBack] = set()
+        self._ticking: asyncio.Task[None] | None = None
+
+    async def join(self, tenant: Tenant, lifeline: Actor, held: Sequence[Slot]) -> None:
+        """A run begins, or goes on with a new broker. `lifeline` has a method of that name."""
+        if self._ticking is None:
+            self._ticking = asyncio.create_task(self._tick())
+        await self._look_at_nodes()
+        self._mail.setdefault(tenant.job, asyncio.Queue())
+        for slot in self._slices.join(time.monotonic(), tenant, held=held):
+            self._mail[tenant.job].put_nowait(Withdrawn(slot))
+        if tenant.job not in self._lifelines:
+            watching = asyncio.create_task(self._watch(tenant.job, lifeline))
+            self._lifelines[tenant.job] = watching
+        self._rule()
+
+    async def listen(self, job: str) -> list[News]:
+        """The next news for the caller; empty when there were none for a while."""
+        mail = self._mail[job]
+        try:
+            async with asyncio.timeout(POLL_S):
+                news = [await mail.get()]
+        except TimeoutError:
+            return []
+        while not mail.empty():
+            news.append(mail.get_nowait())
+        return news
+
+    async def give_back(self, job: str, slot: Slot) -> None:
+        self._slices.give_back(time.monotonic(), job, slot, is_parked=False)
+        self._rule()
+
+    async def leave(self, job: str) -> None:
+        """The run has let go of all it held."""
+        if job in self._mail:
+            self._forget(job)
+            self._lifelines.pop(job).cancel()
+
+    async def standings(self) -> list[Standing]:
+        """How every run fares."""
+        return self._slices.standings(time.monotonic())
+
+    async def retire(self) -> None:
+        """End, unless a run has come in the meantime."""
+        if not self._mail:
+            ray.actor.exit_actor()
+
+    # ---------------------------------------------------------------------------------- parts
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            await self._look_at_nodes()
+            self._rule()
+            self._warn_of_the_overdue()
+            if self._mail:
+                self._alone_since_t = time.monotonic()
+            elif time.monotonic() - self._alone_since_t > LINGER_S:
+                ray.get_runtime_context().current_actor.retire.remote()
+
+    def _rule(self) -> None:
+        now = time.monotonic()
+        if now - self._started_t < SETTLING_S:
+            return
+        for ruling in self._slices.decide(now):
+            self._mail[ruling.job].put_nowait(ruling)
+            log.info(
+                "asked for" if isinstance(ruling, TakeBack) else "granted",
+                job=ruling.job,
+                slot=ruling.slot,
+            )
+
+    def _warn_of_the_overdue(self) -> None:
+        overdue = set(self._slices.overdue(time.monotonic()))
+        for asked in overdue - self._overdue:
+            log.warning("a slot was not given back in time", job=asked.job, slot=asked.slot)
+        self._overdue = overdue
+
+    async def _look_at_nodes(self) -> None:
+        slots = slots_of(await asyncio.to_thread(ray.nodes))
+        now = time.monotonic()
+        gone = self._slices.slots - slots
+        if gone:
+            for standing in self._slices.standings(now):
+                for slot in gone.intersection(standing.held):
+                    self._mail[standing.tenant.job].put_nowait(Withdrawn(slot))
+            self._slices.remove_slots(now, gone)
+        self._slices.add_slots(now, slots)
+
+    async def _watch(self, job: str, lifeline: Actor) -> None:
+        try:
+            await lifeline.lifeline.remote()
+        except RayActorError:
+            log.warning("a run is dead; its slots are free", job=job)
+        del self._lifelines[job]
+        self._forget(job)
+
+    def _forget(self, job: str) -> None:
+        self._slices.leave(time.monotonic(), job)
+        del self._mail[job]
+        self._rule()
+
+
+def slots_of(nodes: Sequence[dict[str, Any]]) -> frozenset[Slot]:
+    """A slot for each accelerator of the cluster, or for each core where there is none."""
+    living = [node for node in nodes if node["Alive"]]
+    kind = "GPU" if any(node["Resources"].get("GPU") for node in living) else "CPU"
+    return frozenset(
+        f"{node['NodeID']}/{kind.lower()}{number}"
+        for node in living
+        for number in range(int(node["Resources"].get(kind, 0)))
+    )
+
+
+def open_broker() -> Actor:
+    """The broker of this cluster, started if there is none."""
+    broker: Actor = (
+        ray.remote(FleetBroker)
+        .options(name=NAME, get_if_exists=True, lifetime="detached", num_cpus=0)
+        .remote()
+    )
+    return broker
