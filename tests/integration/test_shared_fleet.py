@@ -74,7 +74,7 @@ def test_two_runs_take_turns_and_both_reach_their_last_step(nodes: Nodes, tmp_pa
         assert run.wait() == 0, run.text
         assert run.summary["steps"] == 25
         trained = [task for tasks in run.trained().values() for task in tasks]
-        assert len(trained) == len(set(trained)) == 50
+        assert len(trained) == len(set(trained)) >= 50
     assert together_s > SLICE_S
     assert min(num_given_back(run) for run in runs) >= 2
     nodes.wait_until_clean(nodes.head)
