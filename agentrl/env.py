@@ -139,6 +139,11 @@ class Env:
     """Policy calls of one rollout; `start()` may set another number on `self`."""
     sandbox_spec: SandboxSpec | None = None
     """The box of a rollout; None: no box is made."""
+    replayable: bool = False
+    """Whether `start()`, tools and `reply()` may be called again with the same arguments, to bring a
+    rollout whose process was lost back to where it was, in a fresh box. True when all they change is
+    in `self` and the box, and they answer by nothing but these, the task and the seeds. A rollout
+    that is answered otherwise than before is started anew. False: it always is."""
 
     # -- what a user writes
 
@@ -299,6 +304,7 @@ _WRITTEN = {
     "system",
     "max_turns",
     "sandbox_spec",
+    "replayable",
     "tasks",
     "sandbox_for",
     "start",

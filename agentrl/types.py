@@ -14,7 +14,7 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
@@ -272,6 +272,10 @@ class Trajectory:
     """Wall-clock time of the start, seconds since the epoch."""
     seconds: float = 0.0
     tool_seconds: float = 0.0
+    continued: int = 0
+    """How often it went on in another process, after the one that played it was lost."""
+    diverged: str | None = None
+    """What was answered otherwise when it was to go on, so that it was started anew."""
 
     @property
     def num_sampled_tokens(self) -> int:
@@ -284,13 +288,17 @@ class Trajectory:
     @property
     def oldest_policy_version(self) -> int | None:
         """The oldest weights that sampled a token of it; None when nothing was sampled."""
-        oldest = [
-            int(s.policy_versions.min())
-            for row in self.rows
-            for s in row
-            if s.policy_versions is not None and len(s)
-        ]
-        return min(oldest, default=None)
+        return min((int(versions.min()) for versions in self._policy_versions()), default=None)
+
+    @property
+    def newest_policy_version(self) -> int | None:
+        return max((int(versions.max()) for versions in self._policy_versions()), default=None)
+
+    def _policy_versions(self) -> Iterator[NDArray[np.int32]]:
+        for row in self.rows:
+            for segment in row:
+                if segment.policy_versions is not None and len(segment):
+                    yield segment.policy_versions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from agentrl import Env, Task, ToolCall, ToolError, Turn, reward, tool
 
 class Calculator(Env):
     max_turns = 4
+    replayable = True
     largest: int = 30
 
     @classmethod

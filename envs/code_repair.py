@@ -67,6 +67,7 @@ class CodeRepair(Env):
     )
     max_turns = 16
     sandbox_spec = SandboxSpec(exec_timeout_s=20, max_output_bytes=8192, verify="fresh")
+    replayable = True
 
     modules: Annotated[int, Field(ge=1, le=len(MODULES))] = 4
     """At most so many are drawn for a repository; those that they import come with them."""

@@ -55,6 +55,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 class Shop(Env):
     max_turns = 7
+    replayable = True
 
     careless: Share = 0.0
     """How often the demonstrator takes the money without asking."""

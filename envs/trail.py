@@ -30,6 +30,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 class Trail(Env):
     sandbox_spec = SandboxSpec(exec_timeout_s=10, max_output_bytes=2048)
+    replayable = True
 
     max_hops: Annotated[int, Field(ge=1, le=len(HOP_WEIGHTS))] = len(HOP_WEIGHTS)
     decoys: Annotated[int, Field(ge=0, le=100)] = 0

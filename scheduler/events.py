@@ -179,6 +179,8 @@ class Submitted(TrajectoryEvent):
     """Evaluation is placed like training, and is not counted by admission."""
     role: Role = Role.ROLLOUT
     """Which workers serve it: `genrm` for a request to the reward model."""
+    turn_tokens: tuple[int, ...] = ()
+    """Sampled in each turn that it finished in another process, before it goes on in this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,7 +49,14 @@ class Trajectory:
 
     @classmethod
     def from_submitted(cls, event: Submitted, group: Group) -> Trajectory:
-        return cls(event, group, event.generation, context_tokens=event.prompt_tokens)
+        return cls(
+            event,
+            group,
+            event.generation,
+            turn=len(event.turn_tokens) - 1,
+            turn_tokens=list(event.turn_tokens),
+            context_tokens=event.prompt_tokens,
+        )
 
     @property
     def key(self) -> Key:

@@ -41,6 +41,9 @@ class PlainDisplay:
     def evaluated(self, progress: EvalProgress) -> None:
         self.print(eval_line(progress))
 
+    def note(self, text: str) -> None:
+        self.print(text)
+
     def warn(self, text: str) -> None:
         self.print(f"warning: {text}")
 

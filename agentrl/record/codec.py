@@ -90,6 +90,8 @@ def encode(trajectory: Trajectory, fate: Fate, tokens: NDArray[np.void]) -> dict
         "started_s": trajectory.started_s,
         "seconds": trajectory.seconds,
         "tool_seconds": trajectory.tool_seconds,
+        "continued": trajectory.continued,
+        "diverged": trajectory.diverged,
         "messages": trajectory.messages,
         "turns": trajectory.turns,
         "placements": trajectory.placements,
@@ -128,7 +130,7 @@ def decode(line: Mapping[str, Any], columns: Mapping[str, NDArray[Any]]) -> Traj
         split=line["split"],
         rows=decode_rows(line["rows"], columns),
         turns=tuple(decode_turn(turn) for turn in line["turns"]),
-        messages=tuple(_decode_message(message) for message in line["messages"]),
+        messages=tuple(decode_message(message) for message in line["messages"]),
         reward=line["reward"],
         reward_parts=tuple(_decode_part(part) for part in line["reward_parts"]),
         judgements=tuple(_decode_judgement(one) for one in line.get("judgements", ())),
@@ -141,6 +143,8 @@ def decode(line: Mapping[str, Any], columns: Mapping[str, NDArray[Any]]) -> Traj
         started_s=line["started_s"],
         seconds=line["seconds"],
         tool_seconds=line["tool_seconds"],
+        continued=line.get("continued", 0),
+        diverged=line.get("diverged"),
     )
 
 
@@ -182,7 +186,7 @@ def decode_turn(turn: Mapping[str, Any]) -> Turn:
     )
 
 
-def _decode_message(message: Mapping[str, Any]) -> Message:
+def decode_message(message: Mapping[str, Any]) -> Message:
     calls = tuple(ToolCall(**call) for call in message["calls"])
     return Message(message["role"], message["content"], calls, message["call_id"], message["name"])
 

@@ -17,6 +17,7 @@ import psutil
 
 from agentrl.record.jsonl import to_line, write_whole
 from agentrl.record.layout import SCHEMA_VERSION, RunLayout
+from agentrl.types import Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +39,9 @@ class Launch:
     """What the record lost because it could not keep up, by kind."""
     failed: dict[str, int] = field(default_factory=dict)
     """What could not be written, by kind."""
+    resumed: dict[str, Json] = field(default_factory=dict)
+    """What became of the attempts that lost processes had left behind: how many were continued,
+    were taken as they had ended, and were started anew, by reason."""
 
     @classmethod
     def here(cls, *, first_step: int, now_s: float) -> Launch:

@@ -13,6 +13,7 @@ runs/<name>/
   trajectories/000000.tokens        its token columns while it is open
   training/step-000012.safetensors  what the trainer saw in a step
   training/replayed.jsonl           one line a group that a step trained on again
+  journal/000003-runner-0.000012.jsonl  attempts that are not trained on yet, turn by turn
   checkpoints/step-000050/          written by the trainer
   judge/                            a judge made from scratch, after its warm-up
 """
@@ -109,6 +110,10 @@ class RunLayout:
         """Steps whose training columns are there, in numeric order."""
         names = (_STEP_FILE.fullmatch(path.name) for path in self.training.glob("step-*"))
         return sorted(int(name[1]) for name in names if name)
+
+    @property
+    def journal(self) -> Path:
+        return self.root / "journal"
 
     @property
     def checkpoints(self) -> Path:

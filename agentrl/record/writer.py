@@ -165,6 +165,15 @@ class RunWriter:
                 self._queue.put(job)
         is_written.wait(timeout_s)
 
+    def resumed(self, counts: Mapping[str, Json]) -> None:
+        """What became of attempts that lost processes had left; the newest counts replace others."""
+        self._offer("run", 0, lambda: self._note_resumed(dict(counts)))
+
+    def failed_elsewhere(self, kind: str, num_failed: int) -> None:
+        """What other processes could not write into the run folder, in all."""
+        if num_failed:
+            self.failed[kind] = num_failed
+
     def close(self, *, timeout_s: float = 60.0) -> None:
         """Write what is queued, seal the open chunk and let go of the folder.
 
@@ -244,6 +253,10 @@ class RunWriter:
         self._chunks.sync()
         self._metrics.sync()
         self._replayed.sync()
+
+    def _note_resumed(self, counts: dict[str, Json]) -> None:
+        self._run = self._run.with_last(replace(self._run.launches[-1], resumed=counts))
+        write_run(self.layout, self._run)
 
     def _farewell(self) -> None:
         launch = replace(

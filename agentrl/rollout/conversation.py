@@ -16,12 +16,14 @@ from itertools import count
 
 from agentrl.chat.format import ChatFormat
 from agentrl.env import Env
+from agentrl.record.journal import Answer
 from agentrl.rollout.attempt import Attempt
 from agentrl.rollout.budget import RolloutLimits
+from agentrl.rollout.chronicle import Chronicle
 from agentrl.rollout.dispatch import Dispatcher
 from agentrl.rollout.sampler import TurnSampler
 from agentrl.rollout.tokens import TokenBuilder
-from agentrl.rollout.tools import ToolRunner, answer
+from agentrl.rollout.tools import ToolRunner, result_of
 from agentrl.rollout.usercode import blaming, call, call_within
 from agentrl.types import Message, Outcome, StopReason, ToolCall, ToolResult, Turn
 
@@ -37,10 +39,11 @@ class Conversation:
         sampler: TurnSampler,
         tools: ToolRunner,
         dispatcher: Dispatcher,
+        chronicle: Chronicle,
         clock: Callable[[], float],
     ) -> None:
         self.tokens = TokenBuilder()
-        self.tool_seconds = 0.0
+        self.tool_seconds = chronicle.earlier_tool_seconds
         self._env = env
         self._attempt = attempt
         self._chat = chat
@@ -48,6 +51,7 @@ class Conversation:
         self._sampler = sampler
         self._tools = tools
         self._dispatcher = dispatcher
+        self._chronicle = chronicle
         self._clock = clock
         self._is_over = False
 
@@ -55,7 +59,8 @@ class Conversation:
         """Let the environment start; says whether its opening leaves room for a turn."""
         await open_env(self._env, timeout_s=self._limits.trajectory_timeout_s)
         ids = self._chat.render_start(self._env.opening)
-        self._dispatcher.submitted(self._attempt, len(ids))
+        self._dispatcher.submitted(self._attempt, len(ids), self._chronicle.known_turn_tokens)
+        self._chronicle.opened(ids, self._env.opening)
         if not self._limits.has_room(context=0, new=len(ids)):
             return False
         self.tokens.start(ids)
@@ -66,17 +71,15 @@ class Conversation:
         for turn in count():
             stop = self._end_before(turn)
             if stop is not None:
+                self._chronicle.ending(turn)
                 return stop
-            cut = await self._sampler.sample(self.tokens, turn)
-            if self.tokens.num_turns > turn:
-                self._dispatcher.turn_finished(
-                    self._attempt.trajectory_id,
-                    turn,
-                    num_tokens=len(self.tokens.turn_ids),
-                    context_tokens=len(self.tokens),
-                )
+            cut = await self._speak(turn)
             if cut is not None:
                 self.interrupt("the turn was cut at its limit, so none of its calls ran")
+                if self.tokens.num_turns > turn:
+                    self._chronicle.spoke(
+                        turn, self.tokens, self._env.turns[-1], cut, self.tool_seconds
+                    )
                 return cut
             stop = await self._answer(turn)
             if stop is not None:
@@ -90,6 +93,11 @@ class Conversation:
             self._is_over = True
             self._dispatcher.finished(self._attempt.trajectory_id, outcome, self.tokens.num_sampled)
 
+    @property
+    def is_repeating(self) -> bool:
+        """Whether what happens now has happened before, in another process."""
+        return self._chronicle.is_answer_known(max(len(self._env.turns) - 1, 0))
+
     def interrupt(self, why: str) -> None:
         """Close a turn that was cut off while it was sampled or while its calls ran."""
         turns = self._env.turns
@@ -98,8 +106,24 @@ class Conversation:
             calls = tuple(replace(call, error=call.error or why) for call in said.calls)
             turns.append(Turn(said.text, calls, said.reasoning, is_truncated=True))
         if turns and not turns[-1].results:
-            results = tuple(answer(call, call.error or why, "error") for call in turns[-1].calls)
+            results = tuple(result_of(call, call.error or why, "error") for call in turns[-1].calls)
             turns[-1] = replace(turns[-1], results=results)
+
+    async def _speak(self, turn: int) -> StopReason | None:
+        """The policy's part of a turn; says which limit cut it, if one did."""
+        known = self._chronicle.known(turn)
+        if known is not None:
+            self.tokens.sampled(known.ids, known.logprobs, known.policy_versions)
+            return known.cut
+        cut = await self._sampler.sample(self.tokens, turn)
+        if self.tokens.num_turns > turn:
+            self._dispatcher.turn_finished(
+                self._attempt.trajectory_id,
+                turn,
+                num_tokens=len(self.tokens.turn_ids),
+                context_tokens=len(self.tokens),
+            )
+        return cut
 
     def _end_before(self, turn: int) -> StopReason | None:
         if self._env.ledger.is_finished:
@@ -112,25 +136,31 @@ class Conversation:
         said = self._chat.parse(self.tokens.turn_ids)
         played = Turn(said.text, said.calls, said.reasoning)
         self._env.turns.append(played)
+        self._chronicle.spoke(turn, self.tokens, played, None, self.tool_seconds)
         if said.calls:
-            results = await self._run_calls(said.calls, turn)
-            self._env.turns[-1] = replace(played, results=results)
-            ids, append = self._chat.render_results(results), self.tokens.tool
+            answer = Answer(results=await self._run_calls(said.calls, turn))
+            ids, append = self._chat.render_results(answer.results), self.tokens.tool
         else:
-            reply = await reply_of(self._env, played)
-            if reply is None:
+            answer = Answer(reply=await reply_of(self._env, played))
+            if answer.reply is None:
+                self._chronicle.ending(turn + 1)
                 return StopReason.DONE
-            ids, append = self._chat.render_reply(reply), self.tokens.reply
-            self._env.turns[-1] = replace(played, reply=reply)
+            ids, append = self._chat.render_reply(answer.reply), self.tokens.reply
+        stop = self._end_after(turn, len(ids))
+        added = () if stop else (*self._chat.scaffold_ids, *ids)
+        answer = self._chronicle.answered(turn, replace(answer, ids=added), self.tool_seconds)
+        self._env.turns[-1] = replace(played, results=answer.results, reply=answer.reply)
+        if stop is None:
+            self.tokens.scaffold(self._chat.scaffold_ids)
+            append(ids)
+        return stop
+
+    def _end_after(self, turn: int, num_answer_ids: int) -> StopReason | None:
+        num_new = len(self._chat.scaffold_ids) + num_answer_ids
         stop = self._end_before(turn + 1)
-        if stop is not None:
-            return stop
-        num_new = len(self._chat.scaffold_ids) + len(ids)
-        if not self._limits.has_room(context=len(self.tokens), new=num_new):
+        if stop is None and not self._limits.has_room(context=len(self.tokens), new=num_new):
             return StopReason.CONTEXT_FULL
-        self.tokens.scaffold(self._chat.scaffold_ids)
-        append(ids)
-        return None
+        return stop
 
     async def _run_calls(self, calls: tuple[ToolCall, ...], turn: int) -> tuple[ToolResult, ...]:
         begun = self._clock()

@@ -49,7 +49,12 @@ class TurnRequest:
 
 
 class Dispatcher(Protocol):
-    def submitted(self, attempt: Attempt, prompt_tokens: int) -> None: ...
+    def submitted(
+        self, attempt: Attempt, prompt_tokens: int, turn_tokens: Sequence[int] = ()
+    ) -> None:
+        """An attempt begins; with `turn_tokens`, the sampled tokens of each turn that it had
+        finished in another process, it goes on."""
+        ...
 
     def asked(self, ask_id: str, group_id: str, prompt_tokens: int) -> None:
         """A judge is asked: from here on a trajectory of one turn, which a judge's worker serves."""

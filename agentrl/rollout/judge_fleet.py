@@ -75,6 +75,7 @@ class FleetJudge:
     async def _sample(self, ask: Ask, tokens: TokenBuilder, request_id: str) -> Answer:
         sampler = TurnSampler(
             trajectory_id=request_id,
+            session_id=request_id,
             dispatcher=self._dispatcher,
             limits=self._limits,
             sampling=self._sampling,

@@ -6,7 +6,7 @@ real boxes; only the policy is replaced.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 
 from agentrl.chat.format import ChatFormat
@@ -30,7 +30,9 @@ class LocalDispatcher:
     def __init__(self, engine: TurnEngine) -> None:
         self._placed = Placed("local", "local", engine)
 
-    def submitted(self, attempt: Attempt, prompt_tokens: int) -> None: ...
+    def submitted(
+        self, attempt: Attempt, prompt_tokens: int, turn_tokens: Sequence[int] = ()
+    ) -> None: ...
     def asked(self, ask_id: str, group_id: str, prompt_tokens: int) -> None: ...
 
     async def turn_ready(self, request: TurnRequest) -> Placed:

@@ -24,8 +24,11 @@ from agentrl.chat.format import ChatFormat
 from agentrl.engine.engine import EngineError, Sampling
 from agentrl.env import Env, seed_of
 from agentrl.judging import JudgeLost, Roles
+from agentrl.record.journal import JournaledAttempt
+from agentrl.record.journal_writer import JournalWriter
 from agentrl.rollout.attempt import Attempt
 from agentrl.rollout.budget import RolloutLimits
+from agentrl.rollout.chronicle import Chronicle, Diverged
 from agentrl.rollout.conversation import Conversation
 from agentrl.rollout.dispatch import Dispatcher, SandboxSource
 from agentrl.rollout.judge import Asker, JudgeRole
@@ -61,11 +64,13 @@ class RolloutRunner:
         dispatcher: Dispatcher,
         sandboxes: SandboxSource | None = None,
         roles: Mapping[str, JudgeRole] | None = None,
+        journal: JournalWriter | None = None,
         run_seed: int = 0,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """`sandboxes` may be None for environments without a box."""
+        """`sandboxes` may be None for environments without a box. Without a `journal` what is
+        played is nowhere written down before it ends."""
         self._env_class = env_class
         self._chat = chat
         self._limits = limits
@@ -73,6 +78,7 @@ class RolloutRunner:
         self._dispatcher = dispatcher
         self._sandboxes = sandboxes
         self._roles = roles or {}
+        self._journal = journal
         self._run_seed = run_seed
         self._clock = clock
         self._wall_clock = wall_clock
@@ -83,10 +89,23 @@ class RolloutRunner:
             clock=clock,
         )
 
-    async def run(self, attempt: Attempt) -> Trajectory:
-        return await self.play(attempt, self.make_env(attempt))
+    async def run(self, attempt: Attempt, past: JournaledAttempt | None = None) -> Trajectory:
+        """Play an attempt; go on from its `past`, where that comes about again as it was."""
+        diverged = None
+        if past is not None:
+            try:
+                env = self.make_env(attempt, past.continued + 1)
+                return await self.play(attempt, env, past)
+            except Diverged as difference:
+                diverged = str(difference)
+                log.warning(
+                    "an attempt cannot go on and starts anew",
+                    trajectory=attempt.trajectory_id,
+                    why=diverged,
+                )
+        return await self.play(attempt, self.make_env(attempt), diverged=diverged)
 
-    def make_env(self, attempt: Attempt) -> Env:
+    def make_env(self, attempt: Attempt, continued: int = 0) -> Env:
         env = self._env_class(
             attempt.task,
             run_seed=self._run_seed,
@@ -94,7 +113,7 @@ class RolloutRunner:
             attempt=attempt.attempt,
         )
         asker = Asker(
-            trajectory_id=attempt.trajectory_id,
+            trajectory_id=_session_id(attempt, continued),
             group_id=attempt.group_id,
             seed=seed_of(*self._seed_parts(attempt)),
             ledger=env.ledger,
@@ -102,9 +121,23 @@ class RolloutRunner:
         env.roles = Roles({name: role.of(asker) for name, role in self._roles.items()})
         return env
 
-    async def play(self, attempt: Attempt, env: Env) -> Trajectory:
-        started_s, begun = self._wall_clock(), self._clock()
-        sampler = self._sampler(attempt)
+    async def play(
+        self,
+        attempt: Attempt,
+        env: Env,
+        past: JournaledAttempt | None = None,
+        *,
+        diverged: str | None = None,
+    ) -> Trajectory:
+        """Raises `Diverged` when something is not as it was in `past`."""
+        chronicle = Chronicle(
+            attempt,
+            journal=self._journal,
+            past=past,
+            clock=self._clock,
+            started_s=self._wall_clock(),
+        )
+        sampler = self._sampler(attempt, chronicle.continued)
         conversation = Conversation(
             env=env,
             attempt=attempt,
@@ -113,6 +146,7 @@ class RolloutRunner:
             sampler=sampler,
             tools=self._tools,
             dispatcher=self._dispatcher,
+            chronicle=chronicle,
             clock=self._clock,
         )
         outcome = Outcome.CANCELLED
@@ -121,7 +155,7 @@ class RolloutRunner:
             outcome = ending.outcome
         finally:
             conversation.over(outcome)
-        return Trajectory(
+        trajectory = Trajectory(
             trajectory_id=attempt.trajectory_id,
             task_id=attempt.task.id,
             group_id=attempt.group_id,
@@ -141,15 +175,20 @@ class RolloutRunner:
             error=ending.error,
             placements=tuple(sampler.placements),
             seed=seed_of(*self._seed_parts(attempt)),
-            started_s=started_s,
-            seconds=self._clock() - begun,
+            started_s=chronicle.started_s,
+            seconds=chronicle.seconds,
             tool_seconds=conversation.tool_seconds,
+            continued=chronicle.continued,
+            diverged=diverged,
         )
+        chronicle.ended(trajectory)
+        return trajectory
 
-    def _sampler(self, attempt: Attempt) -> TurnSampler:
+    def _sampler(self, attempt: Attempt, continued: int) -> TurnSampler:
         seed_parts = self._seed_parts(attempt)
         return TurnSampler(
             trajectory_id=attempt.trajectory_id,
+            session_id=_session_id(attempt, continued),
             dispatcher=self._dispatcher,
             limits=self._limits,
             sampling=self._sampling,
@@ -171,6 +210,8 @@ class RolloutRunner:
                 finally:
                     await self._close(env)
         except UserCodeError as error:
+            if conversation.is_repeating:
+                raise Diverged(f"{error.args[0]} raised {error.__cause__!r}") from error
             conversation.interrupt("the environment failed")
             return _Ending(
                 stop_reason=StopReason.ENV_ERROR, outcome=Outcome.ENV_ERROR, error=str(error)
@@ -212,6 +253,8 @@ class RolloutRunner:
                 raise EngineError(f"a turn still had no place after {timeout_s:g} s") from error
             if env.ledger.num_unanswered:
                 raise JudgeLost(f"a judge still had not answered after {timeout_s:g} s") from error
+            if conversation.is_repeating:
+                raise Diverged(f"its calls took more than {timeout_s:g} s this time") from error
             conversation.interrupt("the time of the attempt was up")
             return StopReason.WALL_CLOCK
         finally:
@@ -235,6 +278,11 @@ class RolloutRunner:
             await call_within(self._limits.tool_timeout_s, env.close)
         except (UserCodeError, *INFRASTRUCTURE) as error:
             log.warning("an environment did not close", task=env.task.id, error=str(error))
+
+
+def _session_id(attempt: Attempt, continued: int) -> str:
+    """Another one in every process that plays it: a lost one may not be forgotten everywhere yet."""
+    return f"{attempt.trajectory_id}~{continued}" if continued else attempt.trajectory_id
 
 
 def _with_credit(env: Env) -> tuple[Turn, ...]:

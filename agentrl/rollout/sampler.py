@@ -33,13 +33,16 @@ class TurnSampler:
         self,
         *,
         trajectory_id: str,
+        session_id: str,
         dispatcher: Dispatcher,
         limits: RolloutLimits,
         sampling: Sampling,
         seed: Callable[[int, int], int],
     ) -> None:
-        """`seed(turn, tokens)`; `sampling` holds the stop ids."""
+        """`seed(turn, tokens)`; `sampling` holds the stop ids. Engines know the trajectory as
+        `session_id`, which is another one in every process that plays it."""
         self._trajectory_id = trajectory_id
+        self._session_id = session_id
         self._dispatcher = dispatcher
         self._limits = limits
         self._sampling = sampling
@@ -88,7 +91,7 @@ class TurnSampler:
             return
         held, self._held = self._held, None
         try:
-            await held.engine.release(self._trajectory_id)
+            await held.engine.release(self._session_id)
         except EngineError as error:
             # an engine that cannot be reached holds nothing for us any more
             log.info("an engine could not release", worker=held.worker_id, error=str(error))
@@ -96,11 +99,11 @@ class TurnSampler:
     async def _generate(
         self, tokens: TokenBuilder, turn: int, before: int, max_new_tokens: int
     ) -> FinishReason:
-        request_id = f"{self._trajectory_id}/{self._num_requests}"
+        request_id = f"{self._session_id}/{self._num_requests}"
         engine = await self._place(tokens, turn, request_id)
         request = GenerateRequest(
             request_id=request_id,
-            session_id=self._trajectory_id,
+            session_id=self._session_id,
             ids=tokens.context_ids,
             max_new_tokens=max_new_tokens,
             sampling=replace(self._sampling, seed=self._seed(turn, tokens.num_sampled - before)),

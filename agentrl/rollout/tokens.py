@@ -12,12 +12,21 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from agentrl.types import Origin, Row, Segment
 
 NO_VERSION = -1
+
+
+class TurnColumns(NamedTuple):
+    """Sampled tokens: three columns of equal length."""
+
+    ids: list[int]
+    logprobs: list[float]
+    policy_versions: list[int]
 
 
 class TokenBuilder:
@@ -55,6 +64,13 @@ class TokenBuilder:
                 return self._ids[start : start + length]
             start += length
         return []
+
+    @property
+    def turn_columns(self) -> TurnColumns:
+        """The turn under way, while nothing has been appended to it."""
+        assert self._runs[-1][0] is Origin.SAMPLED, "the turn has been answered"
+        last = slice(len(self._ids) - self._runs[-1][2], None)
+        return TurnColumns(self._ids[last], self._logprobs[last], self._versions[last])
 
     def start(self, ids: Sequence[int]) -> None:
         assert not self._ids, "a row starts once"

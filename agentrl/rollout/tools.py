@@ -81,30 +81,32 @@ class ToolRunner:
     async def _answer(self, env: Env, requested: ToolCall) -> ToolResult:
         spec = self._tools.get(requested.name)
         if spec is None:
-            return answer(requested, self._unknown(requested.name), "error")
+            return result_of(requested, self._unknown(requested.name), "error")
         if requested.error is not None:
-            return answer(requested, requested.error, "error")
+            return result_of(requested, requested.error, "error")
         try:
             arguments = spec.schema.validate(requested.arguments)
         except ArgumentError as error:
-            return answer(requested, str(error), "error")
+            return result_of(requested, str(error), "error")
         try:
             async with asyncio.timeout(self._timeout_s):
                 value = await call(getattr(env, requested.name), **arguments)
             with blaming(requested.name):
-                return answer(requested, _text(value), "ok")
+                return result_of(requested, _text(value), "ok")
         except TimeoutError:
-            return answer(requested, f"timed out after {self._timeout_s:g} s", "timeout")
+            return result_of(requested, f"timed out after {self._timeout_s:g} s", "timeout")
         except UserCodeError as error:
             if isinstance(error.__cause__, ToolError):
-                return answer(requested, str(error.__cause__), "error")
+                return result_of(requested, str(error.__cause__), "error")
             raise
 
     def _unknown(self, name: str) -> str:
         return f"no tool {name!r}{nearest(name, self._tools)}; tools: {', '.join(self._tools)}"
 
 
-def answer(requested: ToolCall, text: str, status: Literal["ok", "error", "timeout"]) -> ToolResult:
+def result_of(
+    requested: ToolCall, text: str, status: Literal["ok", "error", "timeout"]
+) -> ToolResult:
     return ToolResult(call_id=requested.id, name=requested.name, text=text, status=status)
 
 

@@ -16,7 +16,7 @@ from agentrl.rollout.attempt import Attempt
 from agentrl.rollout.contests import is_open
 from agentrl.rollout.groups import GroupBook, Verdict
 from agentrl.runtime.failures import RunFailed
-from agentrl.runtime.tasks import TaskSource
+from agentrl.runtime.tasks import TaskSource, group_name
 from agentrl.types import Group, Task, Trajectory
 from scheduler.events import Event, GroupAccepted, GroupRejected
 
@@ -83,7 +83,7 @@ class Collector:
     def admit(self, num_groups: int) -> None:
         """Start the next groups."""
         for number, task in self._source.take(num_groups):
-            group_id = f"g{number:06d}"
+            group_id = group_name(number)
             self._untrained[group_id] = number
             self._start(self._training, group_id, task, self._group_size, "train")
 

@@ -127,7 +127,9 @@ class CoordinatedDispatcher:
 
     # ------------------------------------------------------------------- what a rollout says
 
-    def submitted(self, attempt: Attempt, prompt_tokens: int) -> None:
+    def submitted(
+        self, attempt: Attempt, prompt_tokens: int, turn_tokens: Sequence[int] = ()
+    ) -> None:
         self._generations[attempt.trajectory_id] = 0
         self._tell(
             Submitted(
@@ -135,6 +137,7 @@ class CoordinatedDispatcher:
                 group_id=attempt.group_id,
                 prompt_tokens=prompt_tokens,
                 is_eval=attempt.split != "train",
+                turn_tokens=tuple(turn_tokens),
             )
         )
 

@@ -24,6 +24,7 @@ from ray.exceptions import RayActorError, RayTaskError
 from agentrl.config.fleet import fewest_workers, num_genrm_workers, rollout_buckets
 from agentrl.config.run import RunConfig
 from agentrl.engine.swap_cost import SwapCost
+from agentrl.record.journal_writer import JournalWriter
 from agentrl.record.layout import RunLayout
 from agentrl.registry import EnvRef
 from agentrl.runtime.cluster import near_the_driver
@@ -141,12 +142,12 @@ class Fleet:
         await self._staff.within_start(f"the coordinator and the workers ({asked})", starting)
         await asyncio.gather(*(self._staff.check_folder(seat) for seat in self._present()))
 
-    async def start_runner(self, env: EnvRef, name: str) -> Actor:
+    async def start_runner(self, env: EnvRef, name: str, journal: JournalWriter) -> Actor:
         """A runner that knows every engine there is."""
         runner: Actor = (
             ray.remote(Runner)
             .options(num_cpus=0, scheduling_strategy="SPREAD")
-            .remote(self._config, env, name, self._coordinator.address, self._secret)
+            .remote(self._config, env, name, self._coordinator.address, self._secret, journal)
         )
         await self._staff.within_start(name, runner.ready.remote())
         for seat in self._seats.values():

@@ -18,6 +18,7 @@ from agentrl.runtime.display import Display, Summary
 from agentrl.runtime.experience import Experience
 from agentrl.runtime.failures import NoSignal, StopRequested
 from agentrl.runtime.fleet import Fleet
+from agentrl.runtime.journals import Journals
 from agentrl.runtime.progress import RunProgress
 from agentrl.runtime.recorder import Recorder
 from agentrl.runtime.reports import StepReport, evaluation_of
@@ -42,6 +43,7 @@ class TrainingLoop:
         recorder: Recorder,
         display: Display,
         watchdog: Watchdog,
+        journals: Journals,
         tell: Callable[[Event], None],
         eval_tasks: Sequence[Task],
         stop: asyncio.Event,
@@ -57,6 +59,7 @@ class TrainingLoop:
         self._recorder = recorder
         self._display = display
         self._watchdog = watchdog
+        self._journals = journals
         self._tell = tell
         self._eval_tasks = eval_tasks
         self._stop = stop
@@ -129,6 +132,7 @@ class TrainingLoop:
         self._progress.pending = self._collector.untrained
         line = self._recorder.step(batch, report, seconds=now - self._step_started_s)
         self._display.step(line)
+        self._journals.stepped(self._progress)
 
     async def _evaluate_if_due(self) -> None:
         every, step = self._config.eval.every_steps, self._progress.step
@@ -164,6 +168,7 @@ class TrainingLoop:
         step = self._progress.step
         await self._finish(f"record up to step {step}", asyncio.to_thread(self._recorder.flush))
         await self._finish(f"checkpoint of step {step}", self._fleet.checkpoint(self._progress))
+        self._journals.checkpointed(self._progress)
 
     def _count_signal(self, *, has_signal: bool) -> None:
         train = self._config.train

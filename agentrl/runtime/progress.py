@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Self
 
+from agentrl.record.journal_writer import Kept
+from agentrl.runtime.tasks import group_number
 from agentrl.types import Json
 
 
@@ -42,3 +44,34 @@ class RunProgress:
     @classmethod
     def from_json(cls, data: Mapping[str, Json]) -> Self:
         return cls(**data)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How far training has come with the sequence of tasks."""
+
+    step: int
+    cursor: int
+    pending: frozenset[int]
+
+    @classmethod
+    def of(cls, progress: RunProgress) -> Self:
+        return cls(step=progress.step, cursor=progress.cursor, pending=frozenset(progress.pending))
+
+    def is_done_with(self, group_id: str) -> bool:
+        """Whether a training group was trained on, or given up."""
+        number = group_number(group_id)
+        return number < self.cursor and number not in self.pending
+
+
+NO_CHECKPOINT = Standing(step=-1, cursor=0, pending=frozenset())
+"""What a run goes on from that has none: nothing is done, and all weights are lost."""
+
+
+def is_spent(kept: Kept, *, checkpoint: Standing, now: Standing) -> bool:
+    """Whether no run that goes on from the checkpoint can have a use for a journaled attempt."""
+    if kept.split != "train":
+        return kept.is_ended  # an evaluation is done over
+    if not now.is_done_with(kept.group_id):
+        return False
+    return checkpoint.is_done_with(kept.group_id) or kept.newest_version > checkpoint.step

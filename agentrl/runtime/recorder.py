@@ -148,6 +148,7 @@ class Recorder:
             **{f"groups/{fate}": fates.count(fate) for fate in sorted(set(fates))},
             **{f"train/{name}": value for name, value in report.trained.metrics.items()},
             "record/dropped": sum(self._writer.dropped.values()),
+            "record/failed": sum(self._writer.failed.values()),
         }
 
     def _metrics(self, step: int, values: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from typing import NoReturn
 
 from agentrl.chat.make import make_chat
 from agentrl.config.run import RunConfig
@@ -17,6 +18,8 @@ from agentrl.engine.engine import Sampling
 from agentrl.engine.remote_client import RemoteEngine
 from agentrl.judging import JUDGE
 from agentrl.models.backend import load_backend
+from agentrl.record.journal import JournaledAttempt
+from agentrl.record.journal_writer import JournalWriter
 from agentrl.registry import EnvRef
 from agentrl.rollout.attempt import Attempt
 from agentrl.rollout.budget import RolloutLimits
@@ -26,12 +29,14 @@ from agentrl.runtime.boxes import first_spec, open_pool, try_out
 from agentrl.runtime.dispatch import CoordinatedDispatcher, EngineAddress, Serving
 from agentrl.runtime.judges import open_roles
 from agentrl.runtime.link import CoordinatorAddress, CoordinatorLink
+from agentrl.runtime.progress import Standing, is_spent
 from agentrl.runtime.status import NUM_OLDEST, RunnerStatus
 from agentrl.types import Group, Trajectory
 from sandboxes.pool import SandboxPool
 from scheduler.decisions import Decision
 
 POLL_S = 10.0
+FLUSH_EVERY_S = 0.5
 
 
 class Runner:
@@ -44,8 +49,10 @@ class Runner:
         name: str,
         coordinator: CoordinatorAddress,
         secret: str,
+        journal: JournalWriter,
     ) -> None:
         self._config = config
+        self._journal = journal
         self._env = env
         self._name = name
         self._secret = secret
@@ -86,11 +93,13 @@ class Runner:
             dispatcher=self._dispatcher,
             sandboxes=pool,
             roles=self._roles,
+            journal=self._journal,
             run_seed=config.seed,
         )
         self._seats = asyncio.Semaphore(config.rollout.max_running)
         self._broken = asyncio.get_running_loop().create_future()
         self._listening = asyncio.create_task(self._link.run())
+        self._flushing = asyncio.create_task(self._flush())
 
     async def connect(self, address: EngineAddress) -> None:
         """Turns may be placed on this worker, under this generation, from now on."""
@@ -108,9 +117,10 @@ class Runner:
         serving = Serving(address.generation, address.bucket, engine)
         self._dispatcher.connect(address.worker_id, serving)
 
-    async def submit(self, attempts: Sequence[Attempt]) -> None:
-        for attempt in attempts:
-            task = asyncio.create_task(self._attempt(attempt), name=attempt.trajectory_id)
+    async def submit(self, attempts: Sequence[tuple[Attempt, JournaledAttempt | None]]) -> None:
+        """Each with its past, where it has one in a process that was lost."""
+        for attempt, past in attempts:
+            task = asyncio.create_task(self._attempt(attempt, past), name=attempt.trajectory_id)
             task.add_done_callback(self._notice_failure)
             self._running[attempt.trajectory_id] = (task, time.monotonic())
 
@@ -129,6 +139,11 @@ class Runner:
         ended, self._ended = self._ended, []
         return ended
 
+    async def settle(self, checkpoint: Standing, now: Standing) -> int:
+        """Forget what training is done with. Returns how many lines could not be written so far."""
+        self._journal.forget(lambda kept: is_spent(kept, checkpoint=checkpoint, now=now))
+        return self._journal.num_failed
+
     async def decide(self, group: Group) -> Group:
         """Let the judge compare the members of a group that has ended."""
         return await decide(group, self._roles[JUDGE])
@@ -146,9 +161,11 @@ class Runner:
     async def close(self) -> None:
         """Cancel what runs, delete the boxes and let go of the engines."""
         tasks = [task for task, _ in self._running.values()]
-        for task in [*tasks, self._listening]:
+        tasks += [self._listening, self._flushing]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, self._listening, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._journal.close()
         await self._closing.aclose()
         for engine in self._engines.values():
             await engine.close()
@@ -161,10 +178,16 @@ class Runner:
     def _on_decision(self, decision: Decision) -> None:
         self._dispatcher.on_decision(decision)
 
-    async def _attempt(self, attempt: Attempt) -> None:
+    async def _flush(self) -> NoReturn:
+        """What was answered is seen by those who look on, however long the next turn takes."""
+        while True:
+            await asyncio.sleep(FLUSH_EVERY_S)
+            self._journal.flush()
+
+    async def _attempt(self, attempt: Attempt, past: JournaledAttempt | None) -> None:
         try:
             async with self._seats:
-                trajectory = await self._rollouts.run(attempt)
+                trajectory = await self._rollouts.run(attempt, past)
         finally:
             del self._running[attempt.trajectory_id]
         self._ended.append(trajectory)

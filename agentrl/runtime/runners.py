@@ -1,13 +1,14 @@
 """The driver's side of the runner actors: attempts out, trajectories back, lost runners replaced.
 
-A runner that dies takes its attempts with it. Each of them comes back as an `infra_error`, so the
-group book decides what happens next, and the scheduler is told that their slots are free.
+Attempts of a runner that dies go on in the next one where its journal allows it. Each of the others
+comes back as an `infra_error`, so the group book decides what happens next. The scheduler is told
+that their slots are free.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from itertools import count
 from typing import NoReturn
@@ -15,15 +16,21 @@ from typing import NoReturn
 import structlog
 from ray.exceptions import RayActorError
 
+from agentrl.record.journal import JournaledAttempt
 from agentrl.rollout.attempt import Attempt
 from agentrl.runtime.dispatch import EngineAddress
+from agentrl.runtime.failures import in_short
+from agentrl.runtime.journals import Recovered
 from agentrl.runtime.lifeline import answer_or_kill
 from agentrl.runtime.link import Actor
+from agentrl.runtime.progress import Standing
 from agentrl.runtime.runner import POLL_S
-from agentrl.types import Group, Outcome, StopReason, Trajectory
+from agentrl.types import Group, Trajectory
 
 log = structlog.get_logger(__name__)
 
+Beginning = tuple[Attempt, JournaledAttempt | None]
+"""An attempt to be played, and what is known of it from a process that was lost."""
 RUNNER_POLL_S = 1.0
 """How often a group that waits to be compared looks for a runner, when there is none."""
 
@@ -38,29 +45,39 @@ class RunnerPool:
         num_runners: int,
         on_returned: Callable[[Trajectory], None],
         on_lost: Callable[[str], Awaitable[None]],
+        recover: Callable[[str, Sequence[Attempt], str], Awaitable[Recovered]],
         on_decided: Callable[[Group], None],
         silence_timeout_s: float,
+        on_journal_failed: Callable[[int], None],
     ) -> None:
         """`start_runner(name)` gives a runner that is ready; called again when one is lost, with
-        another name."""
+        another name, after `recover(name, attempts, error)` has said what becomes of its attempts.
+        `on_journal_failed` is told how many lines of living runners' journals were not written."""
         self._start_runner = start_runner
         self._on_returned = on_returned
         self._on_lost = on_lost
+        self._recover = recover
         self._on_decided = on_decided
         self._silence_timeout_s = silence_timeout_s + POLL_S
+        self._on_journal_failed = on_journal_failed
         self._runners: list[Actor | None] = [None] * num_runners
         self._out: list[dict[str, Attempt]] = [{} for _ in range(num_runners)]
-        self._to_submit: list[list[Attempt]] = [[] for _ in range(num_runners)]
+        self._to_submit: list[list[Beginning]] = [[] for _ in range(num_runners)]
         self._undecided: asyncio.Queue[Group] = asyncio.Queue()
+        self._standings: asyncio.Queue[tuple[Standing, Standing]] = asyncio.Queue()
         self._news = asyncio.Event()
         self._serials = count()
 
-    def submit(self, attempt: Attempt) -> None:
+    def submit(self, attempt: Attempt, past: JournaledAttempt | None = None) -> None:
         """Hand an attempt to the runner with the fewest; it is sent by `run()`."""
         number = min(range(len(self._out)), key=lambda n: len(self._out[n]))
         self._out[number][attempt.trajectory_id] = attempt
-        self._to_submit[number].append(attempt)
+        self._to_submit[number].append((attempt, past))
         self._news.set()
+
+    def settle(self, checkpoint: Standing, now: Standing) -> None:
+        """Let the runners forget what training is done with."""
+        self._standings.put_nowait((checkpoint, now))
 
     def decide(self, group: Group) -> None:
         """Let a judge compare the members of a group; it comes back by `on_decided`."""
@@ -70,6 +87,7 @@ class RunnerPool:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._send())
             tasks.create_task(self._decide_all())
+            tasks.create_task(self._settle_all())
             for number in range(len(self._runners)):
                 tasks.create_task(self._keep(number))
         raise AssertionError("all loops are endless")
@@ -88,6 +106,8 @@ class RunnerPool:
 
     async def close(self) -> None:
         """Close what still lives; a runner that is gone has nothing left to close."""
+        while not self._standings.empty():
+            await self._settle_one(*self._standings.get_nowait())
         closing = [runner.close.remote() for runner in self._runners if runner is not None]
         for result in await asyncio.gather(*closing, return_exceptions=True):
             if isinstance(result, Exception) and not isinstance(result, RayActorError):
@@ -101,6 +121,18 @@ class RunnerPool:
                 if runner is not None and self._to_submit[number]:
                     attempts, self._to_submit[number] = self._to_submit[number], []
                     runner.submit.remote(attempts)
+
+    async def _settle_all(self) -> NoReturn:
+        while True:
+            await self._settle_one(*await self._standings.get())
+
+    async def _settle_one(self, checkpoint: Standing, now: Standing) -> None:
+        """A runner that is lost forgets nothing; its successor is told the next time."""
+        living = [runner for runner in self._runners if runner is not None]
+        settled = await asyncio.gather(
+            *(runner.settle.remote(checkpoint, now) for runner in living), return_exceptions=True
+        )
+        self._on_journal_failed(sum(failed for failed in settled if isinstance(failed, int)))
 
     async def _decide_all(self) -> NoReturn:
         async with asyncio.TaskGroup() as tasks:
@@ -137,28 +169,15 @@ class RunnerPool:
                         self._out[number].pop(trajectory.trajectory_id, None)
                         self._on_returned(trajectory)
             except RayActorError as error:
-                log.warning("a runner was lost; its attempts are tried again", runner=name)
                 self._runners[number] = None
                 await self._on_lost(name)
-                self._give_up(number, str(error))
+                await self._go_on(number, name, in_short(error))
 
-    def _give_up(self, number: int, error: str) -> None:
+    async def _go_on(self, number: int, name: str, error: str) -> None:
         lost, self._out[number] = self._out[number], {}
         self._to_submit[number] = []
-        for attempt in lost.values():
-            self._on_returned(lost_trajectory(attempt, error))
-
-
-def lost_trajectory(attempt: Attempt, error: str) -> Trajectory:
-    """What stands in the record for an attempt whose runner is gone."""
-    return Trajectory(
-        trajectory_id=attempt.trajectory_id,
-        task_id=attempt.task.id,
-        group_id=attempt.group_id,
-        sibling=attempt.sibling,
-        attempt=attempt.attempt,
-        split=attempt.split,
-        stop_reason=StopReason.INFRA_ERROR,
-        outcome=Outcome.INFRA_ERROR,
-        error=error,
-    )
+        recovered = await self._recover(name, list(lost.values()), error)
+        for trajectory in recovered.ended:
+            self._on_returned(trajectory)
+        for attempt, past in recovered.under_way:
+            self.submit(attempt, past)

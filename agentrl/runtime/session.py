@@ -24,6 +24,7 @@ from agentrl.record.layout import RunLayout
 from agentrl.record.trackers import open_trackers
 from agentrl.record.writer import RunWriter
 from agentrl.registry import EnvRef
+from agentrl.rollout.attempt import Attempt
 from agentrl.rollout.groups import GroupBook
 from agentrl.runtime.cluster import joined_cluster
 from agentrl.runtime.collector import Collector
@@ -32,13 +33,14 @@ from agentrl.runtime.experience import make_experience
 from agentrl.runtime.failures import ProcessLost, StopRequested, in_short
 from agentrl.runtime.fleet import Fleet
 from agentrl.runtime.genrm import must_be_taught
+from agentrl.runtime.journals import Journals, Tally
 from agentrl.runtime.keeper import CoordinatorKeeper
 from agentrl.runtime.link import Actor, CoordinatorLink
 from agentrl.runtime.loop import TrainingLoop
 from agentrl.runtime.metrics import RunMetrics, Scrape
 from agentrl.runtime.metrics_endpoint import MetricsEndpoint, serving_metrics
 from agentrl.runtime.probe import costs_of
-from agentrl.runtime.progress import RunProgress
+from agentrl.runtime.progress import NO_CHECKPOINT, RunProgress, Standing
 from agentrl.runtime.recorder import Recorder
 from agentrl.runtime.reports import refuse_failing_env
 from agentrl.runtime.runners import RunnerPool
@@ -169,7 +171,9 @@ class Launch:
             num_runners=config.runtime.runners,
             on_returned=self._on_returned,
             on_lost=lambda name: self._on_lost(coordinator, name),
+            recover=lambda name, lost, error: self._journals.recover(name, lost, error),
             on_decided=lambda group: self._collector.on_decided(group),
+            on_journal_failed=lambda lines: self._writer.failed_elsewhere("journal", lines),
             silence_timeout_s=config.runtime.silence_timeout_s,
         )
         self._collector = self._make_collector()
@@ -186,6 +190,7 @@ class Launch:
             coordinator.status, runners=self._runners.processes, workers=self._fleet.processes
         )
         self._recorder = recorder = self._make_recorder()
+        self._journals = await self._make_journals()
         self._endpoint.now = self._scrape
         try:
             return await beside(
@@ -202,6 +207,7 @@ class Launch:
         finally:
             self._endpoint.now = None
             await self._close()
+            self._journals.close()
             recorder.close()
 
     async def _live(self, recorder: Recorder) -> Summary:
@@ -229,6 +235,7 @@ class Launch:
             recorder=recorder,
             display=self._display,
             watchdog=self._watchdog,
+            journals=self._journals,
             tell=self._link.tell,
             eval_tasks=list(islice(self._env_class.tasks("eval"), config.eval.tasks)),
             stop=self._stop,
@@ -277,20 +284,20 @@ class Launch:
                 max_error_fraction=config.outcomes.max_error_fraction,
                 min_attempts=config.rollout.group_size * config.train.fresh_groups_per_step,
             ),
-            submit=self._runners.submit,
+            submit=self._submit,
             decide=self._runners.decide,
             tell=self._link.tell,
         )
 
     def _make_recorder(self) -> Recorder:
-        config_yaml = dump_config(self._config)
+        self._writer = RunWriter(
+            self._layout.root,
+            dump_config(self._config),
+            name=self._config.name,
+            first_step=self.progress.step + 1,
+        )
         return Recorder(
-            writer=RunWriter(
-                self._layout.root,
-                config_yaml,
-                name=self._config.name,
-                first_step=self.progress.step + 1,
-            ),
+            writer=self._writer,
             trackers=[
                 self._endpoint.metrics,
                 *open_trackers(
@@ -302,8 +309,22 @@ class Launch:
             num_steps=self._config.train.steps,
         )
 
+    async def _make_journals(self) -> Journals:
+        """With what earlier launches left sorted out; after the writer, which holds the folder."""
+        journals = Journals(
+            self._layout.journal,
+            checkpoint=Standing.of(self.progress) if self._checkpoint else NO_CHECKPOINT,
+            is_replayable=self._env_class.replayable,
+            settle=self._runners.settle,
+            report=self._on_leftovers,
+        )
+        planned = await asyncio.to_thread(journals.take_over)
+        if planned.fates:
+            self._display.note(f"left by lost processes, to be {planned}")
+        return journals
+
     async def _start_runner(self, name: str) -> Actor:
-        return await self._fleet.start_runner(self._env, name)
+        return await self._fleet.start_runner(self._env, name, self._journals.writer_for(name))
 
     async def _announce(self, seat: WorkerSeat) -> None:
         await self._runners.connect(seat.address)
@@ -326,8 +347,22 @@ class Launch:
         else:
             self._fleet.on_decision(decision)
 
+    def _submit(self, attempt: Attempt) -> None:
+        """To a runner, unless its end is known already."""
+        past = self._journals.take(attempt)
+        if past is None or past.ended is None:
+            self._runners.submit(attempt, past)
+        else:
+            asyncio.get_running_loop().call_soon(self._on_returned, past.ended)
+
+    def _on_leftovers(self, tally: Tally) -> None:
+        log.info("attempts left by lost processes", **tally.to_json())
+        self._display.note(f"left by lost processes: {tally}")
+        self._writer.resumed(tally.to_json())
+
     def _on_returned(self, trajectory: Trajectory) -> None:
         self._endpoint.metrics.returned(trajectory)
+        self._journals.returned(trajectory)
         if trajectory.outcome is not Outcome.INFRA_ERROR:
             self._watchdog.progressed()
         self._collector.on_returned(trajectory)

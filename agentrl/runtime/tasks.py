@@ -16,6 +16,15 @@ from agentrl.types import Task
 SHUFFLE_LIMIT = 10_000
 
 
+def group_name(number: int) -> str:
+    """Of the group that attempts the task of this number."""
+    return f"g{number:06d}"
+
+
+def group_number(name: str) -> int:
+    return int(name.removeprefix("g"))
+
+
 class TaskSource:
     """Endless, seeded, resumable sequence of tasks."""
 

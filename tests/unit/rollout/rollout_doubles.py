@@ -119,8 +119,10 @@ class Recording(LocalDispatcher):
         super().__init__(engine)
         self.heard: list[tuple[Any, ...]] = []
 
-    def submitted(self, attempt: Attempt, prompt_tokens: int) -> None:
-        self.heard.append(("submitted", prompt_tokens))
+    def submitted(
+        self, attempt: Attempt, prompt_tokens: int, turn_tokens: Sequence[int] = ()
+    ) -> None:
+        self.heard.append(("submitted", prompt_tokens, *turn_tokens))
 
     def progress(self, trajectory_id: str, turn: int, num_tokens: int) -> None:
         self.heard.append(("progress", turn, num_tokens))

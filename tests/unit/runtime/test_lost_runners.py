@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,10 @@ import pytest
 from ray.exceptions import RayActorError
 from sample_trajectories import make_trajectory
 
+from agentrl.rollout.attempt import Attempt
 from agentrl.runtime import runners
 from agentrl.runtime.coordinator import Coordinator
+from agentrl.runtime.journals import Recovered
 from agentrl.runtime.runners import RunnerPool
 from agentrl.types import Group, Trajectory
 from scheduler.admission import CapacityAdmission
@@ -95,13 +97,18 @@ async def test_a_group_is_compared_by_another_runner_when_one_dies(
 
     async def forget(name: str) -> None: ...
 
+    async def give_up(name: str, lost: Sequence[Attempt], error: str) -> Recovered:
+        return Recovered([], [])
+
     pool = RunnerPool(
         start_runner=start,
         num_runners=1,
         on_returned=lambda trajectory: None,
         on_lost=forget,
+        recover=give_up,
         on_decided=decided.put_nowait,
         silence_timeout_s=60.0,
+        on_journal_failed=lambda lines: None,
     )
     group = Group(group_id="g", task_id="t", size=1, trajectories=(make_trajectory(),))
     running = asyncio.create_task(pool.run())

@@ -24,6 +24,7 @@ _SAMPLES: dict[Any, Any] = {
     Duty: Duty(role=Role.GENRM, accelerators=frozenset({"gpu1", "gpu0"})),
     tuple[str, ...]: ("w1", "w0"),
     Mapping[str, Any]: {"lengths": {"weight": 0.1 + 0.2, "nodes": [[["a", 1], [1.5]]]}},
+    tuple[int, ...]: (3, 4),
 }
 
 

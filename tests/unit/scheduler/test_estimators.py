@@ -62,6 +62,20 @@ def test_equal_attempts_are_forecast_exactly(name: str) -> None:
     assert residual.quantile(0.5) == pytest.approx(300, rel=0.35)
 
 
+@pytest.mark.parametrize("name", LEARNERS)
+def test_an_attempt_that_goes_on_in_another_process_is_met_in_the_middle(name: str) -> None:
+    estimator = LEARNERS[name]()
+    before = trajectory(
+        "t", turn=2, tokens=150, turn_tokens=(100, 50), tools=(tool(turn=0), tool(turn=1))
+    )
+    estimator.turn_ready(before)
+    assert estimator.predict(before).mean > 0
+    after = replace(before, tokens=220, turn_tokens=(100, 50, 70))
+    estimator.turn_finished(after)
+    estimator.ended(after, is_complete=True)
+    estimator.turn_ready(trajectory("t"))
+
+
 @pytest.mark.parametrize("name", ["history", "hazard", "combined"])
 def test_failing_tools_tell_long_from_short(name: str) -> None:
     estimator = LEARNERS[name]()
