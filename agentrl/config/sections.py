@@ -143,7 +143,9 @@ class RolloutSection(Section):
     top_k: Annotated[int, Field(ge=0)] = Field(
         0, description="Tokens kept; 0: all tokens, which training needs."
     )
-    trajectory_timeout_s: PositiveFloat = Field(300.0, description="Wall clock of one attempt.")
+    trajectory_timeout_s: PositiveFloat = Field(
+        300.0, description="Wall clock of one attempt, without what it waits for a worker."
+    )
     tool_timeout_s: PositiveFloat = Field(60.0, description="Wall clock of one tool call.")
     retries: int = Field(1, ge=0, description="New tries after an error whose action is `retry`.")
     max_running: PositiveInt = Field(192, description="Attempts in flight in one runner.")

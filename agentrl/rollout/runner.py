@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from agentrl.chat.format import ChatFormat
-from agentrl.engine.engine import EngineError, Sampling
+from agentrl.engine.engine import Sampling
 from agentrl.env import Env, seed_of
 from agentrl.judging import JudgeLost, Roles
 from agentrl.record.journal import JournaledAttempt
@@ -245,12 +245,11 @@ class RolloutRunner:
         timeout_s = self._limits.trajectory_timeout_s
         try:
             async with asyncio.timeout(timeout_s) as deadline:
+                sampler.deadline = deadline
                 return await conversation.run()
         except TimeoutError as error:
             if not deadline.expired():
                 raise
-            if sampler.is_waiting:
-                raise EngineError(f"a turn still had no place after {timeout_s:g} s") from error
             if env.ledger.num_unanswered:
                 raise JudgeLost(f"a judge still had not answered after {timeout_s:g} s") from error
             if conversation.is_repeating:

@@ -11,7 +11,9 @@ Invariants
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 
 import structlog
@@ -19,6 +21,7 @@ import structlog
 from agentrl.engine.engine import EngineError, FinishReason, GenerateRequest, Sampling
 from agentrl.rollout.budget import RolloutLimits
 from agentrl.rollout.dispatch import Dispatcher, Placed, TurnEngine, TurnRequest
+from agentrl.rollout.standstill import standing_still
 from agentrl.rollout.tokens import TokenBuilder
 from agentrl.types import Placement, StopReason
 
@@ -50,8 +53,8 @@ class TurnSampler:
         self._held: Placed | None = None
         self._num_requests = 0
         self._num_replacements = 0
-        self.is_waiting = False
-        """For a place: the policy cannot be blamed for the time this takes."""
+        self.deadline: asyncio.Timeout | None = None
+        """Of the attempt; it stands still while a turn waits for its place."""
         self.placements: list[Placement] = []
 
     async def sample(self, tokens: TokenBuilder, turn: int) -> StopReason | None:
@@ -119,18 +122,16 @@ class TurnSampler:
         raise AssertionError("an engine's last chunk has a finish reason")
 
     async def _place(self, tokens: TokenBuilder, turn: int, request_id: str) -> TurnEngine:
-        self.is_waiting = True
-        placed = await self._dispatcher.turn_ready(
-            TurnRequest(
-                trajectory_id=self._trajectory_id,
-                request_id=request_id,
-                turn=turn,
-                context_tokens=len(tokens),
-                context=lambda: tokens.context_ids,
-                replacements=self._num_replacements,
-            )
+        wanted = TurnRequest(
+            trajectory_id=self._trajectory_id,
+            request_id=request_id,
+            turn=turn,
+            context_tokens=len(tokens),
+            context=lambda: tokens.context_ids,
+            replacements=self._num_replacements,
         )
-        self.is_waiting = False
+        with standing_still(self.deadline) if self.deadline else nullcontext():
+            placed = await self._dispatcher.turn_ready(wanted)
         if self._held is not None and self._held.engine is not placed.engine:
             await self.release()
         self._held = placed

@@ -36,7 +36,6 @@ def config(nodes: Nodes, *, steps: int) -> dict[str, Any]:
     changed["runtime"] |= {"ray_address": nodes.address, "share": share, **PATIENT}
     changed["train"] |= {"steps": steps}
     changed["checkpoint"] = {"every_steps": 0}
-    changed["rollout"] |= {"trajectory_timeout_s": 300}  # which other runs' turns count for
     return changed
 
 
