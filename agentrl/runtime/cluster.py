@@ -12,6 +12,7 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 log = structlog.get_logger(__name__)
 
+KNOCK_TIMEOUT_S = 10.0
 MAX_SOCKET_PATH_BYTES = 107
 """Of a unix socket on Linux."""
 _SOCKET_SUFFIX_BYTES = 72
@@ -76,13 +78,24 @@ def _join(address: str) -> None:
             "the cluster itself, from a machine that is one of its nodes (`ray start --address`)"
         )
     try:
+        _knock(address)
         _init(address=address)
-    except (ConnectionError, RuntimeError) as error:
+    except (OSError, RuntimeError) as error:
         raise ValueError(
             f"runtime.ray_address {address!r}: no Ray cluster could be joined there "
             f"({str(error).partition(chr(10))[0]}); this machine must be one of its nodes: "
             f"`ray start --address={address}`"
         ) from error
+
+
+def _knock(address: str) -> None:
+    """Find out at once whether somebody listens there; Ray would go on asking for minutes."""
+    host, colon, port = address.rpartition(":")
+    if not colon:
+        return  # a word of Ray's own, such as `auto`
+    if not port.isdecimal():
+        raise OSError(f"{port!r} is no port")
+    socket.create_connection((host.strip("[]"), int(port)), KNOCK_TIMEOUT_S).close()
 
 
 def _init(**options: Any) -> None:

@@ -18,7 +18,7 @@ import yaml
 
 from agentrl.record.reader import RunReader
 
-DEADLINE_S = 600
+DEADLINE_S = 240
 """Only to catch hangs; a run takes about twenty seconds on two idle cores."""
 
 SMALL: dict[str, Any] = {
