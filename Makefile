@@ -4,13 +4,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: quickstart test check setup format docs clean
+.PHONY: quickstart test soak check setup format docs clean
 
 quickstart: $(READY)  ## teach a small model to use tools, in minutes, on two CPU cores
 	$(BIN)/agentrl train configs/quickstart.yaml
 
-test: check  ## lint, types, import contracts, then every test
+test: check  ## lint, types, import contracts, then every test but the longest
 	$(BIN)/python -m pytest
+
+soak: $(READY)  ## the longest tests: runs that share a fleet, and processes killed again and again
+	$(BIN)/python -m pytest -m soak
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -14,6 +14,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 STEPS = 100
 
 
+@pytest.mark.soak
 def test_random_kills_lose_nothing_double_nothing_and_leave_nothing(tmp_path: Path) -> None:
     config = copy.deepcopy(SMALL)
     config["runtime"] |= {"layout": "elastic", "training_workers": 2, "pin_cores": False}

@@ -151,6 +151,7 @@ def test_two_workers_fill_three_roles_as_the_work_asks_for_it(tmp_path: Path) ->
     assert_replays(training)
 
 
+@pytest.mark.soak
 def test_workers_killed_on_their_way_into_and_out_of_judging_lose_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

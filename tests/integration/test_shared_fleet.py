@@ -18,7 +18,7 @@ from agentrl.runtime.broker import GRACE_S, NAME
 from agentrl.runtime.cluster import joined_cluster
 from scheduler.slices import Standing
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.soak, pytest.mark.slow, pytest.mark.timeout(1500)]
 SLICE_S = 5.0
 NUM_SLOTS = 2
 

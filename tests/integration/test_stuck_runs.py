@@ -46,6 +46,7 @@ def test_an_environment_that_never_returns_ends_the_run_and_is_named(tmp_path: P
     assert left_behind(children) == []
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", ["Worker", "Runner"])
 def test_processes_that_are_stopped_are_replaced_and_the_run_goes_on(
     tmp_path: Path, kind: str
