@@ -11,7 +11,8 @@ known to be dead (`leave`): an unknown outcome keeps the lease. Holding on costs
 
 Invariants
 - A slot has at most one holder.
-- A job is asked for nothing within `slice_s` of its last grant.
+- A job is asked for nothing within `slice_s` of having begun to work with its last grant, so each
+  gets something done, however long its workers take to start.
 - No slot is free while a job wants it, but those that are kept for one that needs several at once.
 - Slots of a job that is idle, or that never could work here, are credited to nobody.
 """
@@ -37,7 +38,7 @@ class Tenant:
     at_least: int = 1
     """With fewer it cannot work: it gets so many or none."""
     slice_s: float
-    """For this long after a grant it is asked for nothing."""
+    """For this long after it has begun with a grant it is asked for nothing."""
 
     def __post_init__(self) -> None:
         assert self.weight > 0, self.weight
@@ -83,7 +84,8 @@ class _Account:
     tenant: Tenant
     used_s: float = 0.0
     deficit_s: float = 0.0
-    granted_t: float = float("-inf")
+    slice_from_t: float = float("-inf")
+    """When it began to work with its last grant, or must have."""
     held: set[Slot] = field(default_factory=set)
     asked_for: dict[Slot, float] = field(default_factory=dict)
     """Slots it was asked for, by deadline."""
@@ -97,9 +99,11 @@ class _Account:
 class Slices:
     """Every method takes the time, which never falls; `decide` says what follows."""
 
-    def __init__(self, *, grace_s: float) -> None:
-        """`grace_s`: how long a job has to let go of a slot."""
+    def __init__(self, *, grace_s: float, start_s: float = 0.0) -> None:
+        """`grace_s`: how long a job has to let go of a slot; `start_s`: and, at most, to begin to
+        work with one, unless it says earlier that it has."""
         self._grace_s = grace_s
+        self._start_s = start_s
         self._slots: set[Slot] = set()
         self._accounts: dict[str, _Account] = {}
         self._t = float("-inf")
@@ -150,6 +154,11 @@ class Slices:
             at_least=old.at_least,
             slice_s=old.slice_s,
         )
+
+    def begun(self, t: float, job: str) -> None:
+        """The job works with all that it holds."""
+        account = self._accounts[job]
+        account.slice_from_t = min(account.slice_from_t, t)
 
     def give_back(self, t: float, job: str, slot: Slot, *, is_parked: bool) -> None:
         """The job does not use the slot any more. `is_parked`: its state waits there."""
@@ -229,7 +238,7 @@ class Slices:
             free.remove(slot)
             account.parked.discard(slot)
             account.held.add(slot)
-            account.granted_t = t
+            account.slice_from_t = t + self._start_s
             yield Grant(job=account.tenant.job, slot=slot, is_warm=is_warm)
 
     def _best_for(self, account: _Account, free: set[Slot]) -> Slot:
@@ -247,7 +256,7 @@ class Slices:
         }
         for account in sorted(accounts, key=lambda a: a.deficit_s):
             surplus = account.staying - targets[account.tenant.job]
-            if t - account.granted_t < account.tenant.slice_s:
+            if t - account.slice_from_t < account.tenant.slice_s:
                 continue
             staying = account.held - account.asked_for.keys()
             by_worth = sorted(staying, key=lambda slot: (slot not in waiting_for, slot))

@@ -339,7 +339,7 @@ class ShareSection(Section):
 
     weight: PositiveFloat = Field(1.0, description="Of this run beside the others.")
     min_slice_s: PositiveFloat = Field(
-        30.0, description="After it was granted a slot, the run gives none back for this long."
+        30.0, description="Once its workers work on a slot, the run gives none back for this long."
     )
 
 

@@ -30,6 +30,8 @@ log = structlog.get_logger(__name__)
 
 NAME = "fleet-broker"
 GRACE_S = 20.0
+START_S = 120.0
+"""For a run to have its workers at work on a slot; its slice begins then at the latest."""
 SETTLING_S = 3.0
 TICK_S = 1.0
 POLL_S = 2.0
@@ -63,7 +65,7 @@ class FleetBroker:
     """Ray actor, detached. `job` in its methods is the calling run."""
 
     def __init__(self, grace_s: float = GRACE_S) -> None:
-        self._slices = Slices(grace_s=grace_s)
+        self._slices = Slices(grace_s=grace_s, start_s=START_S)
         self._mail: dict[str, asyncio.Queue[News]] = {}
         self._lifelines: dict[str, asyncio.Task[None]] = {}
         self._started_t = self._alone_since_t = time.monotonic()
@@ -94,6 +96,10 @@ class FleetBroker:
         while not mail.empty():
             news.append(mail.get_nowait())
         return news
+
+    async def begun(self, job: str) -> None:
+        """The run works on all slots that it holds."""
+        self._slices.begun(time.monotonic(), job)
 
     async def give_back(self, job: str, slot: Slot) -> None:
         self._slices.give_back(time.monotonic(), job, slot, is_parked=False)

@@ -81,6 +81,12 @@ class Leases:
             with suppress(RayActorError):  # its successor is told what is held
                 await self._broker.give_back.remote(self._tenant.job, slot)
 
+    async def begun(self) -> None:
+        """There is work on every slot that is held."""
+        if self._broker is not None:
+            with suppress(RayActorError):
+                await self._broker.begun.remote(self._tenant.job)
+
     async def leave(self) -> None:
         if self._broker is not None:
             await self._broker.leave.remote(self._tenant.job)

@@ -88,6 +88,7 @@ class SharedSeats:
     async def run(self) -> NoReturn:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._name_the_wait())
+            tasks.create_task(self._say_what_has_begun())
             for asked in self._put_off:
                 tasks.create_task(self._leave(asked.slot))
             while True:
@@ -155,6 +156,17 @@ class SharedSeats:
                         if time.monotonic() - self._leases.heard_t < SILENCE_S:
                             self._progressed()
                         await asyncio.sleep(POLL_S)
+            await asyncio.sleep(POLL_S)
+
+    async def _say_what_has_begun(self) -> NoReturn:
+        """The run's slice begins when its workers are there, not while they start."""
+        begun: set[str] = set()
+        while True:
+            held = {seat.slot for seat in self._filled()}
+            if not held <= begun and all(seat.is_ready for seat in self._filled()):
+                await self._leases.begun()
+                begun = held
+            begun &= held
             await asyncio.sleep(POLL_S)
 
     def _is_short(self) -> bool:

@@ -248,3 +248,28 @@ def test_equal_calls_give_equal_rulings() -> None:
         return fleet.rulings
 
     assert rulings() == rulings()
+
+
+def test_a_slice_begins_when_the_job_is_at_work_and_not_while_it_starts() -> None:
+    slices = Slices(grace_s=GRACE_S, start_s=100.0)
+    slices.add_slots(0.0, ["slot0"])
+    for job in (tenant("slow", 1), tenant("other", 1)):
+        slices.join(0.0, job)
+    (first,) = slices.decide(0.0)
+    assert isinstance(first, Grant)
+    assert slices.decide(60.0) == ()
+    slices.begun(60.0, first.job)
+    assert slices.decide(69.0) == ()
+    (asked,) = slices.decide(70.0)
+    assert isinstance(asked, TakeBack)
+    assert asked.job == first.job
+
+
+def test_a_job_that_never_begins_does_not_keep_its_slot() -> None:
+    slices = Slices(grace_s=GRACE_S, start_s=100.0)
+    slices.add_slots(0.0, ["slot0"])
+    for job in (tenant("stuck", 1), tenant("other", 1)):
+        slices.join(0.0, job)
+    slices.decide(0.0)
+    assert slices.decide(109.0) == ()
+    assert len(slices.decide(110.0)) == 1
