@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copy
-import json
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
-from training import SMALL, Training
+from training import SMALL, Training, whole_lines
 
 from agentrl.config.load import load_config
 from agentrl.runtime.scheduling import make_scheduler
@@ -26,8 +25,7 @@ def config(*, steps: int, **runtime: Any) -> dict[str, Any]:
 
 
 def events(training: Training, kind: str) -> list[dict[str, Any]]:
-    lines = (training.run / "events.jsonl").read_text().splitlines()
-    found = (json.loads(line)["event"] for line in lines)
+    found = (line["event"] for line in whole_lines(training.run / "events.jsonl"))
     return [event for event in found if event["type"] == kind]
 
 

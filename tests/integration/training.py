@@ -120,7 +120,9 @@ class Training:
         deadline = time.monotonic() + DEADLINE_S
         while not what():
             assert self.process.poll() is None, f"the run ended first:\n{self.text}"
-            assert time.monotonic() < deadline, f"it never happened:\n{self.text}"
+            if time.monotonic() > deadline:
+                self.kill()
+                raise AssertionError(f"it never happened:\n{self.text}")
             time.sleep(0.1)
 
     def signal(self, number: int = signal.SIGINT) -> None:
@@ -144,10 +146,7 @@ class Training:
         return summary
 
     def metrics(self) -> list[dict[str, Any]]:
-        path = self.run / "metrics.jsonl"
-        if not path.exists():
-            return []
-        return [json.loads(line) for line in path.read_text().splitlines()]
+        return whole_lines(self.run / "metrics.jsonl")
 
     def steps_done(self) -> int:
         return max((line["step"] for line in self.metrics() if "train_s" in line), default=0)
@@ -166,6 +165,12 @@ class Training:
 
     def descendants(self) -> Iterator[psutil.Process]:
         yield from psutil.Process(self.process.pid).children(recursive=True)
+
+
+def whole_lines(path: Path) -> list[dict[str, Any]]:
+    """Of a file of JSON lines that may be written to in this moment, or not be there yet."""
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
 def _title(process: psutil.Process) -> str:
