@@ -4,13 +4,19 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: quickstart test soak check setup format docs clean
+.PHONY: quickstart test tests-of-parts tests-of-runs soak check setup format docs clean
 
 quickstart: $(READY)  ## teach a small model to use tools, in minutes, on two CPU cores
 	$(BIN)/agentrl train configs/quickstart.yaml
 
 test: check  ## lint, types, import contracts, then every test but the longest
-	$(BIN)/python -m pytest
+	$(MAKE) --no-print-directory -j2 tests-of-parts tests-of-runs
+
+tests-of-parts: $(READY)
+	$(BIN)/python -m pytest tests/unit tests/property tests/conformance
+
+tests-of-runs: $(READY)  # which mostly wait for processes to start
+	$(BIN)/python -m pytest --durations=25 tests/integration
 
 soak: $(READY)  ## the longest tests: runs that share a fleet, and processes killed again and again
 	$(BIN)/python -m pytest -m soak
