@@ -6,7 +6,7 @@ import asyncio
 import time
 
 import pytest
-from conftest import Sleepers, until
+from observing import Sleepers, until
 
 from sandboxes import Sandbox, SandboxBackend, SandboxSpec
 

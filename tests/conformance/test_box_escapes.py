@@ -6,7 +6,7 @@ import os
 import socket
 
 import pytest
-from conftest import SPEC, Promise, Sleepers
+from observing import SPEC, Promise, Sleepers
 
 from sandboxes import Sandbox, SandboxBackend
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import SPEC
+from observing import SPEC
 
 from sandboxes import Sandbox, SandboxBackend, UnsafePath
 from sandboxes.spec import MIB

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from conftest import SPEC, Sleepers, until
+from observing import SPEC, Sleepers, until
 
 from sandboxes import (
     BackendName,

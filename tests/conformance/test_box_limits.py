@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from conftest import SPEC, Promise, Sleepers, until
+from observing import SPEC, Promise, Sleepers, until
 
 from sandboxes import Sandbox, SandboxBackend, SandboxLost
 from sandboxes.spec import MIB

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from conftest import SPEC, Sleepers, until
+from observing import SPEC, Sleepers, until
 
 from sandboxes import Sandbox, SandboxBackend, SandboxLost
 

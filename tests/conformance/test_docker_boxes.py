@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from conftest import SPEC
 from docker.api import APIClient
+from observing import SPEC
 
 from sandboxes import BackendUnavailable, SandboxError
 from sandboxes.engine.backend import DockerBackend

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import SPEC, Promise, Sleepers, until
+from observing import SPEC, Promise, Sleepers, until
 
 from sandboxes import Sandbox, SandboxBackend, SandboxError, SandboxLost, SandboxSpec
 from sandboxes.boxd.namespaces import KERNEL_SETTINGS

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import SPEC, Promise, Sleepers, until
+from observing import SPEC, Promise, Sleepers, until
 from test_box_commands import (  # noqa: F401  # run here
     test_a_command_may_leave_its_stdin_unread,
     test_a_command_that_cannot_run_is_a_result,
