@@ -35,6 +35,7 @@ def config(nodes: Nodes, *, steps: int, **runtime: Any) -> dict[str, Any]:
     return changed
 
 
+@pytest.mark.soak
 def test_a_run_spreads_over_nodes_and_leaves_the_cluster_clean(
     nodes: Nodes, tmp_path: Path
 ) -> None:
@@ -52,6 +53,7 @@ def test_a_run_spreads_over_nodes_and_leaves_the_cluster_clean(
     assert again.wait() == 0, again.text
 
 
+@pytest.mark.soak
 def test_a_run_goes_on_when_a_node_is_lost_and_another_joins(nodes: Nodes, tmp_path: Path) -> None:
     second = nodes.add(1)
     training = Training(tmp_path, config(nodes, steps=12))
@@ -68,6 +70,7 @@ def test_a_run_goes_on_when_a_node_is_lost_and_another_joins(nodes: Nodes, tmp_p
     nodes.wait_until_clean(nodes.head, third)
 
 
+@pytest.mark.soak
 def test_a_run_that_finds_no_place_says_what_it_asked_for(nodes: Nodes, tmp_path: Path) -> None:
     training = Training(tmp_path, config(nodes, steps=1, start_timeout_s=15))
     assert training.wait() == 1
@@ -125,6 +128,7 @@ def wait_for(what: Callable[[], bool]) -> None:
         time.sleep(0.2)
 
 
+@pytest.mark.soak
 def test_weights_reach_a_node_once_and_old_ones_are_freed(nodes: Nodes) -> None:
     second = nodes.add(1)
     with joined_cluster(nodes.address):
