@@ -31,6 +31,7 @@ def test_random_kills_lose_nothing_double_nothing_and_leave_nothing(tmp_path: Pa
     assert is_identical, said
 
 
+@pytest.mark.soak
 def test_a_killed_coordinator_goes_on_where_it_was(tmp_path: Path) -> None:
     """Each step is made of the tasks that it is made of without any kill, in one launch."""
     config = copy.deepcopy(SMALL)

@@ -184,6 +184,7 @@ def _is_same(one: Trajectory, other: Trajectory) -> bool:
     return one.started_s == other.started_s and ids_of(one) == ids_of(other)
 
 
+@pytest.mark.soak
 def test_a_killed_runner_costs_no_attempt_that_can_go_on(tmp_path: Path) -> None:
     training = start(tmp_path)
     training.wait_for(lambda: len(in_mid_conversation(training)) >= 3)

@@ -132,6 +132,7 @@ def assert_none_was_lost_or_doubled(training: Training, *, steps: int) -> None:
     assert len(attempts) == len(set(attempts))
 
 
+@pytest.mark.soak
 def test_two_workers_fill_three_roles_as_the_work_asks_for_it(tmp_path: Path) -> None:
     config = judged_config("elastic", steps=12, genrm_workers=0)
     config["train"]["groups_per_step"] = 2

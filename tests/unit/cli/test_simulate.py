@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from agentrl.cli.simulate import simulate
 from scheduler.sim.settings import read_settings
+from scheduler.sim.sharing import read_sharing
 
 app = typer.Typer()
 app.command()(simulate)
@@ -51,6 +52,10 @@ def test_wrong_file_and_folder_are_told_plainly(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("file", sorted((REPOSITORY / "configs/sim").glob("*.yaml")), ids=str)
 def test_shipped_files_are_valid(file: Path) -> None:
-    settings = read_settings(yaml.safe_load(file.read_text()))
+    data = yaml.safe_load(file.read_text())
+    if "jobs" in data:
+        assert read_sharing(data).jobs
+        return
+    settings = read_settings(data)
     settings.agents.model()
     assert all(settings.workers(fleet) for fleet in settings.fleets)
