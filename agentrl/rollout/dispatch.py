@@ -37,6 +37,8 @@ class TurnRequest:
     """The context is complete and the policy should speak."""
 
     trajectory_id: str
+    session_id: str
+    """Under which engines hold the context; an attempt that went on elsewhere has another one."""
     request_id: str
     """Of the request that will go to the engine, so that whoever placed it can abort it there."""
     turn: int

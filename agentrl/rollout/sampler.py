@@ -124,6 +124,7 @@ class TurnSampler:
     async def _place(self, tokens: TokenBuilder, turn: int, request_id: str) -> TurnEngine:
         wanted = TurnRequest(
             trajectory_id=self._trajectory_id,
+            session_id=self._session_id,
             request_id=request_id,
             turn=turn,
             context_tokens=len(tokens),

@@ -106,7 +106,8 @@ class CoordinatedDispatcher:
         self._waiting: dict[str, _Waiting] = {}
         self._running: dict[str, _Running] = {}
         self._generations: dict[str, int] = {}
-        self._contexts: dict[str, Callable[[], Sequence[int]]] = {}
+        self._asked: dict[str, TurnRequest] = {}
+        """The newest of each attempt."""
         self._prewarming = Prewarming()
         self._aborting: set[asyncio.Task[None]] = set()
 
@@ -156,7 +157,7 @@ class CoordinatedDispatcher:
     async def turn_ready(self, request: TurnRequest) -> Placed:
         trajectory_id = request.trajectory_id
         self._generations[trajectory_id] = request.replacements
-        self._contexts[trajectory_id] = request.context
+        self._asked[trajectory_id] = request
         place: asyncio.Future[Placed] = asyncio.get_running_loop().create_future()
         waiting = _Waiting(request.turn, request.replacements, request.request_id, place)
         self._waiting[trajectory_id] = waiting
@@ -231,7 +232,7 @@ class CoordinatedDispatcher:
 
     def finished(self, trajectory_id: str, outcome: Outcome, num_tokens: int) -> None:
         self._running.pop(trajectory_id, None)
-        self._contexts.pop(trajectory_id, None)
+        self._asked.pop(trajectory_id, None)
         self._prewarming.settle(trajectory_id, None)
         generation = self._generations.pop(trajectory_id, 0)
         kind = _FAILURES.get(outcome)
@@ -283,10 +284,10 @@ class CoordinatedDispatcher:
         """While a tool runs; late where the next turn was asked for meanwhile."""
         name = decision.trajectory_id
         serving = self._reached(decision.worker_id, decision.worker_generation)
-        rests = name in self._contexts and name not in self._waiting and name not in self._running
+        rests = name in self._asked and name not in self._waiting and name not in self._running
         is_current = self._generations.get(name) == decision.generation
         if serving is not None and rests and is_current:
-            self._prewarming.begin(name, serving.engine, self._contexts[name])
+            self._prewarming.begin(self._asked[name], serving.engine)
 
     def _requeue(self, decision: Requeue) -> None:
         """End the turn at its engine: its tokens so far arrive, and the rollout asks again.

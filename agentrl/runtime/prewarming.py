@@ -11,12 +11,13 @@ Invariants
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import structlog
 
 from agentrl.engine.engine import EngineError
+from agentrl.rollout.dispatch import TurnRequest
 
 log = structlog.get_logger(__name__)
 
@@ -27,6 +28,7 @@ class PrewarmEngine(Protocol):
 
 
 class _Warm(NamedTuple):
+    session_id: str
     engine: PrewarmEngine
     computing: asyncio.Task[None]
 
@@ -38,19 +40,18 @@ class Prewarming:
         self._warm: dict[str, _Warm] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def begin(
-        self, trajectory_id: str, engine: PrewarmEngine, context: Callable[[], Sequence[int]]
-    ) -> None:
-        """Compute the context of a trajectory that rests. Another place for it is let go of."""
-        self.settle(trajectory_id, engine)
-        computing = self._start(engine.prefill(trajectory_id, context()))
-        self._warm[trajectory_id] = _Warm(engine, computing)
+    def begin(self, last: TurnRequest, engine: PrewarmEngine) -> None:
+        """Compute the context of a trajectory that rests since its last turn. Another place for it
+        is let go of."""
+        self.settle(last.trajectory_id, engine)
+        computing = self._start(engine.prefill(last.session_id, last.context()))
+        self._warm[last.trajectory_id] = _Warm(last.session_id, engine, computing)
 
     def settle(self, trajectory_id: str, engine: object) -> None:
         """The next turn is served by `engine`; None when there is none any more."""
         warm = self._warm.pop(trajectory_id, None)
         if warm is not None and warm.engine is not engine:
-            self._start(_let_go(trajectory_id, warm))
+            self._start(_let_go(warm))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(_spared(work))
@@ -59,9 +60,9 @@ class Prewarming:
         return task
 
 
-async def _let_go(trajectory_id: str, warm: _Warm) -> None:
+async def _let_go(warm: _Warm) -> None:
     await warm.computing
-    await warm.engine.release(trajectory_id)
+    await warm.engine.release(warm.session_id)
 
 
 async def _spared(work: Coroutine[Any, Any, None]) -> None:

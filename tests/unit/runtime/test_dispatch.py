@@ -41,6 +41,7 @@ class Bench:
     async def ask(self, *, replacements: int = 0) -> asyncio.Task[Placed]:
         request = TurnRequest(
             trajectory_id="t",
+            session_id="t",
             request_id=f"t/{replacements}",
             turn=0,
             context_tokens=5,

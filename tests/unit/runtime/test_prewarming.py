@@ -41,6 +41,7 @@ CONTEXT = [1, 2, 3]
 @dataclass
 class FakeEngine:
     heard: list[tuple[str, list[int]]] = field(default_factory=list)
+    sessions: list[str] = field(default_factory=list)
     is_connected: bool = True
     is_lost: bool = False
 
@@ -54,9 +55,11 @@ class FakeEngine:
         if self.is_lost:
             raise EngineError("gone")
         self.heard.append(("prefill", list(ids)))
+        self.sessions.append(session_id)
 
     async def release(self, session_id: str) -> None:
         self.heard.append(("release", []))
+        self.sessions.append(session_id)
 
 
 class Bench:
@@ -68,10 +71,12 @@ class Bench:
         self.dispatcher.connect("home", Serving(1, "default", home))
         self.dispatcher.connect("away", Serving(2, "default", away))
         self.context = list(CONTEXT)
+        self.session_id = "t"
 
     async def turn(self, number: int, worker_id: str) -> Placed:
         request = TurnRequest(
             trajectory_id="t",
+            session_id=self.session_id,
             request_id=f"t/{number}",
             turn=number,
             context_tokens=len(self.context),
@@ -161,6 +166,18 @@ async def test_what_the_next_turn_does_not_use_is_let_go_of(bench: Bench, away: 
     await bench.turn(1, "home")
     await settled()
     assert [name for name, _ in away.heard] == ["prefill", "release"]
+
+
+async def test_an_attempt_that_went_on_elsewhere_is_held_under_its_own_session(
+    bench: Bench, away: FakeEngine
+) -> None:
+    bench.session_id = "t~1"
+    await bench.turn(0, "home")
+    bench.finish_turn(0)
+    await bench.prewarm()
+    await bench.turn(1, "home")
+    await settled()
+    assert away.sessions == ["t~1", "t~1"]
 
 
 async def test_what_an_attempt_leaves_at_its_end_is_let_go_of(
