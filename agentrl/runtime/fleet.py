@@ -112,7 +112,7 @@ class Fleet:
             self._sharing = SharedSeats(
                 leases=leases,
                 at_least=fewest_workers(config),
-                preempt=self.preempt,
+                departures=self._departures,
                 waiting=waiting,
                 progressed=progressed,
             )
@@ -265,21 +265,6 @@ class Fleet:
     async def checkpoint(self, progress: RunProgress) -> None:
         progress.learned = await self._coordinator.learned()
         await self._trainers.checkpoint(progress)
-
-    # ------------------------------------------------------------------------------ preemption
-
-    async def preempt(self, worker_id: str, grace_s: float) -> None:
-        """Take a worker away from the run within so many seconds; returns when its process, and
-        whatever it held, is gone. Its turns go on elsewhere with the tokens they have. The seat
-        stays empty until `restore`."""
-        seat = self._seats[worker_id]
-        seat.is_wanted.clear()
-        await self._departures.leave(seat, grace_s)
-
-    def restore(self, worker_id: str) -> None:
-        """Give back what `preempt` took: another process starts in the seat, in the role of the
-        one before, as soon as Ray has resources for it."""
-        self._seats[worker_id].is_wanted.set()
 
     async def close(self) -> None:
         """Let engines and the log end well; processes themselves end with the cluster."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import NoReturn
 
@@ -26,6 +26,7 @@ import ray
 import structlog
 
 from agentrl.runtime.broker import GRACE_S, Withdrawn
+from agentrl.runtime.departures import Departures
 from agentrl.runtime.leases import Leases
 from agentrl.runtime.staff import WorkerSeat
 from scheduler.events import Role
@@ -48,15 +49,14 @@ class SharedSeats:
         *,
         leases: Leases,
         at_least: int,
-        preempt: Callable[[str, float], Awaitable[None]],
+        departures: Departures,
         waiting: Callable[[str], AbstractContextManager[None]],
         progressed: Callable[[], None],
     ) -> None:
-        """`preempt` takes a worker away within so many seconds; `progressed` tells the watchdog
-        that a wait is another run's turn, and not a fault."""
+        """`progressed` tells the watchdog that a wait is another run's turn, and not a fault."""
         self._leases = leases
         self._at_least = at_least
-        self._preempt = preempt
+        self._departures = departures
         self._waiting = waiting
         self._progressed = progressed
         self._seats: Sequence[WorkerSeat] = ()
@@ -122,7 +122,9 @@ class SharedSeats:
             return
         self._leaving.add(seat.worker_id)
         slot = seat.slot
-        await self._preempt(seat.worker_id, STEP_S if seat.role is Role.TRAINING else GRACE_S)
+        seat.is_wanted.clear()
+        grace_s = STEP_S if seat.role is Role.TRAINING else GRACE_S
+        await self._departures.leave(seat, grace_s)
         self._leaving.remove(seat.worker_id)
         if seat.slot == slot:
             seat.slot = ""
