@@ -61,6 +61,7 @@ class RunnerPool:
         self._silence_timeout_s = silence_timeout_s + POLL_S
         self._on_journal_failed = on_journal_failed
         self._runners: list[Actor | None] = [None] * num_runners
+        self._names = [""] * num_runners
         self._out: list[dict[str, Attempt]] = [{} for _ in range(num_runners)]
         self._to_submit: list[list[Beginning]] = [[] for _ in range(num_runners)]
         self._undecided: asyncio.Queue[Group] = asyncio.Queue()
@@ -94,7 +95,8 @@ class RunnerPool:
 
     def processes(self) -> dict[str, Actor]:
         """Those that run, by name."""
-        return {f"runner-{n}": actor for n, actor in enumerate(self._runners) if actor is not None}
+        seats = zip(self._names, self._runners, strict=True)
+        return {name: runner for name, runner in seats if runner is not None}
 
     async def connect(self, address: EngineAddress) -> None:
         """Tell every runner where a worker's engine can be reached."""
@@ -155,12 +157,12 @@ class RunnerPool:
         while True:
             name = f"runner-{next(self._serials)}"
             runner = await self._start_runner(name)
-            self._runners[number] = runner
+            self._runners[number], self._names[number] = runner, name
             self._news.set()
             try:
                 while True:
                     ended = await answer_or_kill(
-                        f"runner-{number}",
+                        name,
                         runner,
                         runner.ended.remote(),
                         silence_timeout_s=self._silence_timeout_s,

@@ -9,16 +9,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ray.exceptions import RayActorError
 
 from agentrl.engine.engine import EngineStats
+from agentrl.runtime.link import Actor
 from sandboxes.pool import PoolMetrics
 from scheduler.events import Role
 from scheduler.views import Demand, WorkerView
 
-Actor = Any
 Answer = TypeVar("Answer")
 
 ANSWER_TIMEOUT_S = 3.0

@@ -79,9 +79,6 @@ class TrainerGroup:
             is_there, state = actor.rest.remote()
             try:
                 await is_there
-                await asyncio.to_thread(
-                    ray.wait, [state], fetch_local=True
-                )  # the worker's node may go
             except RayActorError:
                 return self.lost(worker_id)
             self._resting = [state]

@@ -20,12 +20,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import yaml
 
-from agentrl.record.journal import Answer, JournaledAttempt, SampledTurn
+from agentrl.record.journal import Answer, JournaledAttempt, SampledTurn, ended_attempt
 from agentrl.record.journal_writer import JournalWriter
 from agentrl.record.layout import create_run_folder
 from agentrl.record.reader import RecordedTrajectory, RunReader
@@ -117,17 +118,8 @@ def record_cpu_s(
 
 
 def opening_of(trajectory: Trajectory) -> JournaledAttempt:
-    return JournaledAttempt(
-        trajectory_id=trajectory.trajectory_id,
-        task_id=trajectory.task_id,
-        group_id=trajectory.group_id,
-        sibling=trajectory.sibling,
-        attempt=trajectory.attempt,
-        split=trajectory.split,
-        prompt_ids=trajectory.rows[0][0].ids.tolist() if trajectory.rows else [],
-        messages=trajectory.messages,
-        started_s=trajectory.started_s,
-    )
+    prompt_ids = trajectory.rows[0][0].ids.tolist() if trajectory.rows else []
+    return replace(ended_attempt(trajectory), prompt_ids=prompt_ids, ended=None)
 
 
 def turns_of(trajectory: Trajectory) -> Iterator[tuple[SampledTurn, Answer]]:
