@@ -300,7 +300,8 @@ class OutcomesSection(Section):
     cancelled: Literal["drop", "retry"] = Field("drop", description="The run let go of it.")
     max_error_fraction: Fraction = Field(
         0.5,
-        description="Share of a step's attempts that may end in env_error before the run stops.",
+        description="Share of a step's attempts that may end in env_error or unscored before the "
+        "run stops.",
     )
 
     def action(self, outcome: Outcome) -> OutcomeAction:

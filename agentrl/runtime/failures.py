@@ -2,7 +2,7 @@
 
     RunFailed               told to the user as it is, without a traceback
     +-- StalledRun          nothing moved for too long
-    +-- FailingEnv          the environment's own code raises in too many attempts
+    +-- FailingEnv          too many attempts end in env_error or without a reward
     +-- NoSignal            too many steps had nothing to learn from
     +-- ProcessLost         a process died whose state only a checkpoint has
     StopRequested           a person asked the run to end

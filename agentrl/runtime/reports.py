@@ -18,6 +18,9 @@ from agentrl.runtime.failures import FailingEnv
 from agentrl.train.report import AppliedStep, TrainedSample, TrainedShare, result_of
 from agentrl.types import Group, Outcome, Trajectory
 
+_FAILURES = (Outcome.ENV_ERROR, Outcome.UNSCORED)
+"""Of the environment and of its rewards: another place or another try does not mend them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TrainedStep:
@@ -163,14 +166,15 @@ def _sampled(groups: Sequence[Group]) -> Iterator[tuple[Trajectory, Any]]:
 
 def refuse_failing_env(batch: Batch, *, max_error_fraction: float, min_attempts: int) -> None:
     """Raise `FailingEnv` when too large a share of at least `min_attempts` attempts failed."""
-    failed = batch.outcomes[Outcome.ENV_ERROR.value]
+    failed = {kind: batch.outcomes[kind] for kind in _FAILURES if batch.outcomes[kind]}
     ended = sum(batch.outcomes.values())
-    if ended < min_attempts or failed <= max_error_fraction * ended:
+    if ended < min_attempts or sum(failed.values()) <= max_error_fraction * ended:
         return
-    error = next(t.error for t in batch.dropped if t.outcome is Outcome.ENV_ERROR)
+    error = next(t.error for t in batch.dropped if t.outcome in failed)
+    counts = ", ".join(f"{count} {kind}" for kind, count in failed.items())
     raise FailingEnv(
-        f"{failed} of {ended} attempts ended in an error of the environment's own code, more than "
-        f"outcomes.max_error_fraction = {max_error_fraction} allows; one of them:\n{error}"
+        f"of {ended} attempts too many left nothing to train on ({counts}): "
+        f"outcomes.max_error_fraction allows {max_error_fraction}; one of them:\n{error}"
     )
 
 

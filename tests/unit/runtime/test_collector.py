@@ -48,7 +48,7 @@ class Desk:
                 attempt=attempt.attempt,
                 split=attempt.split,
                 outcome=outcome,
-                error="Traceback: the wild one" if outcome is Outcome.ENV_ERROR else None,
+                error=None if outcome is Outcome.FINISHED else f"{outcome}: the wild one",
                 reward=1.0 if outcome is Outcome.FINISHED else None,
                 entries=entries,
             )
@@ -151,11 +151,14 @@ async def test_a_group_whose_comparison_failed_is_rejected() -> None:
     assert desk.collector.untrained == []
 
 
-async def test_an_environment_that_fails_too_often_ends_the_wait_for_a_batch() -> None:
+@pytest.mark.parametrize("outcome", [Outcome.ENV_ERROR, Outcome.UNSCORED])
+async def test_an_environment_that_fails_too_often_ends_the_wait_for_a_batch(
+    outcome: Outcome,
+) -> None:
     desk = Desk()
     desk.admit(2)
     waiting = asyncio.create_task(desk.collector.batch(1))
     while desk.out:
-        desk.end(desk.out[0], Outcome.ENV_ERROR)
-    with pytest.raises(FailingEnv, match="the wild one"):
+        desk.end(desk.out[0], outcome)
+    with pytest.raises(FailingEnv, match=rf"\(\d {outcome}\).*\n{outcome}: the wild one"):
         await asyncio.wait_for(waiting, 30)
