@@ -80,12 +80,15 @@ class Fleet:
         announce: Callable[[WorkerSeat], Awaitable[None]],
         waiting: Callable[[str], AbstractContextManager[None]],
         progressed: Callable[[], None],
+        on_replaced: Callable[[], None],
     ) -> None:
-        """`announce` tells the runners of an engine; `waiting` and `progressed` tell the watchdog."""
+        """`announce` tells the runners of an engine; `waiting` and `progressed` tell the watchdog;
+        `on_replaced` hears of every process that is started in the place of one that has ended."""
         self._config = config
         self._layout = layout
         self._coordinator = coordinator
         self._tell = tell
+        self._on_replaced = on_replaced
         self._secret = secrets.token_urlsafe(32)
         store = ray.remote(ParameterStore)
         self._store = store.options(num_cpus=0, scheduling_strategy=near_the_driver()).remote()
@@ -298,6 +301,7 @@ class Fleet:
             await seat.is_wanted.wait()
             seat.is_leaving = False
             log.info("another worker is started", worker=seat.worker_id)
+            self._on_replaced()
             self._staff.start_process(seat)
             try:
                 await self._staff.placed(seat)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
 
@@ -29,12 +30,20 @@ log = structlog.get_logger(__name__)
 class CoordinatorKeeper:
     """`run()` must be running."""
 
-    def __init__(self, scheduler: Scheduler, layout: RunLayout, *, tick_s: float) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        layout: RunLayout,
+        *,
+        tick_s: float,
+        on_lost: Callable[[], None],
+    ) -> None:
         """`scheduler` is fresh and stays so: every coordinator gets a copy."""
         self.address = CoordinatorAddress(f"coordinator-{secrets.token_hex(8)}", 0)
         self._scheduler = scheduler
         self._log = layout.events
         self._tick_s = tick_s
+        self._on_lost = on_lost
         whole = AppendFile(self._log)
         self._log_start = whole.size
         whole.close()
@@ -53,6 +62,7 @@ class CoordinatorKeeper:
                 await self._actor.lifeline.remote()
             except RayActorError:
                 log.warning("the coordinator was lost; another one goes on from its log")
+                self._on_lost()
             except RayTaskError as error:
                 raise ProcessLost(
                     f"the coordinator cannot go on from its log: {error.cause}"

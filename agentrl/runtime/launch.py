@@ -98,7 +98,10 @@ class Launch:
             self._display.phase("measuring what work costs here")
             costs = await asyncio.to_thread(costs_of, config, self._layout.costs)
         coordinator = CoordinatorKeeper(
-            make_scheduler(config, costs), self._layout, tick_s=tick_s(config)
+            make_scheduler(config, costs),
+            self._layout,
+            tick_s=tick_s(config),
+            on_lost=lambda: self._endpoint.metrics.restarted("coordinator"),
         )
         self._link = CoordinatorLink(coordinator.address, "driver", self._on_decision)
         if self.progress.learned:
@@ -122,6 +125,7 @@ class Launch:
             announce=self._announce,
             waiting=self._watchdog.waiting,
             progressed=self._watchdog.progressed,
+            on_replaced=lambda: self._endpoint.metrics.restarted("worker"),
         )
         self._inquiry = Inquiry(
             coordinator.status, runners=self._runners.processes, workers=self._fleet.processes

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import nan
-from typing import Literal
+from typing import Literal, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -43,6 +43,8 @@ _GAUGES = {
 _PARTS = {"seconds": "all", "collect_s": "collect", "train_s": "train"}
 _STEP_BUCKETS_S = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 _ATTEMPT_BUCKETS_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000)
+
+Restarted = Literal["coordinator", "worker", "runner", "run"]
 
 
 class RunMetrics:
@@ -89,11 +91,11 @@ class RunMetrics:
         )
         self._restarts = Counter(
             "agentrl_restarts",
-            "Processes started in the place of a lost one; run: gone on from a checkpoint.",
+            "Processes started in the place of one that ended; run: gone on from a checkpoint.",
             ["process"],
             registry=registry,
         )
-        for process in ("runner", "run"):
+        for process in get_args(Restarted):
             self._restarts.labels(process)
 
     # ---------------------------------------------------------------------------- what happens
@@ -117,7 +119,7 @@ class RunMetrics:
         self._tokens.inc(trajectory.num_sampled_tokens)
         self._attempt_seconds.observe(trajectory.seconds)
 
-    def restarted(self, process: Literal["runner", "run"]) -> None:
+    def restarted(self, process: Restarted) -> None:
         self._restarts.labels(process).inc()
 
     def close(self) -> None:

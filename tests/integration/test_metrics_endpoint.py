@@ -1,6 +1,7 @@
 """What Prometheus would see of a live run."""
 
 import copy
+import signal
 import socket
 import urllib.error
 import urllib.request
@@ -16,6 +17,7 @@ from training import SMALL, Training
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 USAGE_ERROR = 2
+RESTARTS = "agentrl_restarts_total"
 
 
 def free_port() -> int:
@@ -68,7 +70,8 @@ def test_a_live_run_is_scraped_and_the_port_is_free_again_after_it(tmp_path: Pat
         first, "agentrl_sampled_tokens_total"
     )
     assert value(second, "agentrl_step_duration_seconds_count", part="all") >= 2
-    assert value(second, "agentrl_restarts_total", process="runner") == 0
+    for process in ("coordinator", "worker", "runner", "run"):
+        assert value(second, RESTARTS, process=process) == 0
     assert set(label_values(second["agentrl_process_up"], "process")) == {
         "coordinator",
         "runner-0",
@@ -85,6 +88,9 @@ def test_a_live_run_is_scraped_and_the_port_is_free_again_after_it(tmp_path: Pat
     refused = Training(tmp_path / "other", config(port))
     assert refused.wait() == USAGE_ERROR
     assert f"nothing can listen on 127.0.0.1:{port}" in refused.text
+    for process, number in (("coordinator", signal.SIGKILL), ("worker", signal.SIGTERM)):
+        training.actors(process.capitalize())[-1].send_signal(number)
+        training.wait_for(lambda name=process: value(scrape(port), RESTARTS, process=name) == 1)
     training.signal()
     assert training.wait() == 130, training.text
     with pytest.raises(urllib.error.URLError):
