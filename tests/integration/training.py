@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil
 import yaml
@@ -85,6 +85,8 @@ def judged() -> dict[str, Any]:
 class Training:
     """A running `agentrl train` in a folder of its own."""
 
+    running: ClassVar[list[Training]] = []
+
     def __init__(
         self,
         folder: Path,
@@ -108,6 +110,7 @@ class Training:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+        self.running.append(self)
 
     def wait(self, *, deadline_s: float = DEADLINE_S) -> int:
         try:
@@ -129,8 +132,15 @@ class Training:
         self.process.send_signal(number)
 
     def kill(self) -> None:
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+    @classmethod
+    def kill_all(cls) -> None:
+        """What a test that failed has left, so that no other one has it beside it."""
+        while cls.running:
+            cls.running.pop().kill()
 
     @property
     def text(self) -> str:
