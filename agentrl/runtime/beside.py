@@ -7,13 +7,13 @@ in the loop, ends all of them, and is raised as itself rather than in a group.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
 
-async def beside(main: Coroutine[Any, Any, Result], *endless: Coroutine[Any, Any, Any]) -> Result:
+async def beside(main: Awaitable[Result], *endless: Coroutine[Any, Any, Any]) -> Result:
     """Run `main` with endless work beside it. The first error ends everything and is raised."""
     try:
         async with asyncio.TaskGroup() as group:

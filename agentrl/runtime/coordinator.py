@@ -5,8 +5,9 @@ scheduler, writes event and decisions to `events.jsonl` before anybody hears of 
 decision into the mailbox of the process that has to carry it out. Nobody waits for anybody here:
 telling returns at once, and listening is a long poll.
 
-All it knows is in that log. One that starts where another has died feeds it to its own scheduler,
-which must decide the same, byte for byte, and goes on.
+All it knows is in that log. One that starts where another has died goes on from what that one had
+last kept of itself: it feeds the rest of the log to its scheduler, which must decide the same, byte
+for byte.
 
 Invariants
 - An event is taken in once, however often it is told: its sender numbers it, and the log has that.
@@ -16,18 +17,16 @@ Invariants
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from agentrl.record.jsonl import AppendFile
-from agentrl.runtime.mail import Mail, Mailbox
+from agentrl.runtime.coordinator_state import CoordinatorState
+from agentrl.runtime.mail import Mail
 from agentrl.runtime.status import CoordinatorStatus
-from scheduler.core import Scheduler
-from scheduler.decisions import Cut, Decision, Place, Prewarm, Requeue
-from scheduler.events import Event, Failed, FailureKind, Finished, RunStarted, Submitted, Tick
+from scheduler.events import Event, Failed, FailureKind, Tick
 from scheduler.replay import LogEntry, replayed_lines
 
 LAST_GENERATION = 1 << 30
@@ -39,27 +38,16 @@ class Coordinator:
 
     def __init__(
         self,
-        scheduler: Scheduler,
+        state: CoordinatorState,
         log: Path,
-        log_start: int,
         clock: Callable[[], float],
         tick_s: float,
     ) -> None:
-        """`scheduler` is fresh; `log_start` is the byte of the log where its launch begins."""
-        self._scheduler = scheduler
+        """`state` may lag behind the log."""
+        self._state = state
         self._log_path = log
-        self._log_start = log_start
         self._clock = clock
         self._tick_s = tick_s
-        self._seq = 0
-        self._mail: defaultdict[str, Mailbox] = defaultdict(Mailbox)
-        self._taken_in: defaultdict[str, int] = defaultdict(int)
-        """Number of the last event of each sender."""
-        self._owner_of_trajectory: dict[str, str] = {}
-        self._owner_of_job: dict[str, str] = {}
-        self._lost: set[str] = set()
-        self._told: Counter[str] = Counter()
-        self._decided: Counter[str] = Counter()
         self._is_open = asyncio.Event()
 
     async def ready(self) -> None:
@@ -67,15 +55,15 @@ class Coordinator:
 
         Raises ValueError when the log cannot be replayed.
         """
-        last_t = 0.0
+        state = self._state
         self._log_path.touch()
         with self._log_path.open("rb") as lines:
-            lines.seek(self._log_start)
-            for entry in replayed_lines(self._scheduler, lines):
-                self._note(entry)
-                last_t, self._seq = entry.event.t, entry.event.seq
+            lines.seek(state.log_bytes)
+            for entry in replayed_lines(state.scheduler, lines):
+                state.note(entry)
         self._log = AppendFile(self._log_path)
-        self._start = self._clock() - last_t
+        state.log_bytes = self._log.size
+        self._start = self._clock() - state.t
         self._is_open.set()
         self._ticking = asyncio.create_task(self._tick())
 
@@ -85,20 +73,20 @@ class Coordinator:
 
     async def status(self) -> CoordinatorStatus:
         """For people who look on."""
-        demands = {role: demand for (_, role), demand in self._scheduler.demands().items()}
+        scheduler = self._state.scheduler
         return CoordinatorStatus(
-            demands=demands,
-            workers=self._scheduler.members(),
-            events=self._told,
-            decisions=self._decided,
+            demands={role: demand for (_, role), demand in scheduler.demands().items()},
+            workers=scheduler.members(),
+            events=self._state.told,
+            decisions=self._state.decided,
         )
 
     async def hello(self, name: str, received: int) -> int:
         """The caller begins, or is here again, and has `received` decisions; what it was sent
         beyond these comes again. Returns the number of its last event that was taken in."""
         await self._is_open.wait()
-        self._mail[name].start_over(received)
-        return self._taken_in[name]
+        self._state.mail[name].start_over(received)
+        return self._state.taken_in[name]
 
     async def tell(self, name: str, first: int, events: Sequence[Event], received: int) -> Mail:
         """Feed events, in their order, numbered from `first`; returns what is in the caller's
@@ -106,9 +94,9 @@ class Coordinator:
 
         What a lost process had still sent is dropped: nobody would ever end what it began.
         """
-        if name in self._lost:
+        if name in self._state.lost:
             return Mail(first=received + 1)
-        mailbox, taken_in = self._mail[name], self._taken_in[name]
+        mailbox, taken_in = self._state.mail[name], self._state.taken_in[name]
         assert first <= taken_in + 1, f"{name} tells event {first} after {taken_in}"
         mailbox.received(received)
         self._feed(name, events[taken_in + 1 - first :], first=taken_in + 1)
@@ -116,26 +104,30 @@ class Coordinator:
 
     async def listen(self, name: str, received: int) -> Mail:
         """The next decisions for the caller; empty when there were none for a while."""
-        self._mail[name].received(received)
-        return await self._mail[name].wait()
+        mailbox = self._state.mail[name]
+        mailbox.received(received)
+        return await mailbox.wait()
 
     async def learned(self) -> dict[str, Any]:
         """What the scheduler has learned so far, for a checkpoint."""
-        return self._scheduler.save()
+        return self._state.scheduler.save()
+
+    async def frozen(self) -> bytes:
+        """All that the log has said so far, for a `CoordinatorState` to go on from."""
+        return self._state.frozen()
 
     async def lost(self, name: str) -> None:
         """A runner is gone: its attempts have failed, and so has all they were asking of judges."""
         await self._is_open.wait()
-        owned = [key for key, owner in self._owner_of_trajectory.items() if owner == name]
         self._feed(
             name,
             [
                 Failed(trajectory_id=key, generation=LAST_GENERATION, kind=FailureKind.INFRA)
-                for key in owned
+                for key in self._state.owned_by(name)
             ],
         )
-        self._mail.pop(name, None)
-        self._lost.add(name)
+        self._state.mail.pop(name, None)
+        self._state.lost.add(name)
 
     async def close(self) -> None:
         self._ticking.cancel()
@@ -144,45 +136,23 @@ class Coordinator:
 
     def _feed(self, name: str, events: Sequence[Event], *, first: int | None = None) -> None:
         """Without `first` they are no events of the sender's own, and have no numbers."""
+        state = self._state
         entries: list[LogEntry] = []
         for offset, event in enumerate(events):
-            self._seq += 1
-            stamped = replace(event, t=self._clock() - self._start, seq=self._seq)
+            now = self._clock() - self._start
+            stamped = replace(event, t=now, seq=state.seq + 1 + offset)
             entries.append(
                 LogEntry(
                     event=stamped,
-                    decisions=self._scheduler.on(stamped),
+                    decisions=state.scheduler.on(stamped),
                     sender=name,
                     number=0 if first is None else first + offset,
                 )
             )
         self._log.append(b"".join(entry.to_line() for entry in entries))
         for entry in entries:
-            self._note(entry)
-
-    def _note(self, entry: LogEntry) -> None:
-        """Whose is what, how far everybody is, and what is to be delivered."""
-        event = entry.event
-        self._told[type(event).__name__] += 1
-        self._decided.update(type(decision).__name__ for decision in entry.decisions)
-        match event:
-            case RunStarted():
-                self._owner_of_job[event.job] = entry.sender
-            case Submitted():
-                self._owner_of_trajectory[event.trajectory_id] = entry.sender
-        for decision in entry.decisions:
-            self._mail[self._recipient(decision)].put(decision)
-        if isinstance(event, Finished | Failed):
-            self._owner_of_trajectory.pop(event.trajectory_id, None)
-        if entry.number:
-            self._taken_in[entry.sender] = entry.number
-
-    def _recipient(self, decision: Decision) -> str:
-        match decision:
-            case Place() | Requeue() | Prewarm() | Cut():
-                return self._owner_of_trajectory[decision.trajectory_id]
-            case _:
-                return self._owner_of_job[decision.job]
+            state.note(entry)
+        state.log_bytes = self._log.size
 
     async def _tick(self) -> None:
         while True:

@@ -1,6 +1,7 @@
 """Sees to it that a run has a coordinator: starts it, and another one in its place when it dies.
 
-The next one goes on from the log, under the next name, where driver and runners find it.
+The next one goes on from the log, under the next name, where driver and runners find it. How long
+that takes depends on how much of the log came after the state that was last kept here.
 """
 
 from __future__ import annotations
@@ -18,13 +19,18 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from agentrl.record.jsonl import AppendFile
 from agentrl.record.layout import RunLayout
+from agentrl.runtime.beside import beside
 from agentrl.runtime.coordinator import Coordinator
+from agentrl.runtime.coordinator_state import CoordinatorState
 from agentrl.runtime.failures import ProcessLost
 from agentrl.runtime.link import RETRY_S, Actor, CoordinatorAddress
 from agentrl.runtime.status import CoordinatorStatus
 from scheduler.core import Scheduler
 
 log = structlog.get_logger(__name__)
+
+KEEP_STATE_S = 60.0
+"""Between two states that are kept: one that goes on replays about this much at most."""
 
 
 class CoordinatorKeeper:
@@ -38,14 +44,13 @@ class CoordinatorKeeper:
         tick_s: float,
         on_lost: Callable[[], None],
     ) -> None:
-        """`scheduler` is fresh and stays so: every coordinator gets a copy."""
+        """`scheduler` is fresh."""
         self.address = CoordinatorAddress(f"coordinator-{secrets.token_hex(8)}", 0)
-        self._scheduler = scheduler
         self._log = layout.events
         self._tick_s = tick_s
         self._on_lost = on_lost
         whole = AppendFile(self._log)
-        self._log_start = whole.size
+        self._kept = CoordinatorState(scheduler=scheduler, log_bytes=whole.size).frozen()
         whole.close()
         self._is_there = asyncio.Event()
 
@@ -59,7 +64,7 @@ class CoordinatorKeeper:
             try:
                 await self._actor.ready.remote()
                 self._is_there.set()
-                await self._actor.lifeline.remote()
+                await beside(self._actor.lifeline.remote(), self._keep_state())
             except RayActorError:
                 log.warning("the coordinator was lost; another one goes on from its log")
                 self._on_lost()
@@ -97,6 +102,11 @@ class CoordinatorKeeper:
             except RayActorError:
                 await asyncio.sleep(RETRY_S)
 
+    async def _keep_state(self) -> NoReturn:
+        while True:
+            await asyncio.sleep(KEEP_STATE_S)
+            self._kept = await self._actor.frozen.remote()
+
     def _start(self) -> Actor:
         """On this node, near the run folder, which it writes to."""
         node = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
@@ -105,6 +115,5 @@ class CoordinatorKeeper:
         coordinator = ray.remote(Coordinator).options(
             name=self.address.name, num_cpus=0, scheduling_strategy=node
         )
-        return coordinator.remote(
-            self._scheduler, self._log, self._log_start, time.monotonic, self._tick_s
-        )
+        state = CoordinatorState.thawed(self._kept)
+        return coordinator.remote(state, self._log, time.monotonic, self._tick_s)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from scheduler.decisions import Decision
@@ -25,15 +26,18 @@ class Mail:
 
 
 class Mailbox:
-    """Of one recipient."""
+    """Of one recipient. A copy of it has what is kept, and nobody who waits."""
 
-    def __init__(self) -> None:
-        self._kept: deque[Decision] = deque()
-        self._first = 1
+    def __init__(self, first: int = 1, kept: Iterable[Decision] = ()) -> None:
+        self._kept = deque(kept)
+        self._first = first
         """Number of the oldest one kept."""
         self._sent = 0
         self._visit = 0
         self._news = asyncio.Event()
+
+    def __reduce__(self) -> tuple[type[Mailbox], tuple[int, tuple[Decision, ...]]]:
+        return Mailbox, (self._first, tuple(self._kept))
 
     def put(self, decision: Decision) -> None:
         self._kept.append(decision)

@@ -12,6 +12,7 @@ from ray.exceptions import RayActorError
 
 from agentrl.runtime import link as links
 from agentrl.runtime.coordinator import Coordinator
+from agentrl.runtime.coordinator_state import CoordinatorState
 from agentrl.runtime.link import CoordinatorAddress, CoordinatorLink
 from scheduler.admission import CapacityAdmission
 from scheduler.core import Scheduler
@@ -31,6 +32,10 @@ from scheduler.replay import read_log, replay
 from scheduler.routing.least_load import LeastLoad
 
 DEADLINE_S = 60
+
+
+def fresh_state(log_bytes: int = 0) -> CoordinatorState:
+    return CoordinatorState(scheduler=fresh_scheduler(), log_bytes=log_bytes)
 
 
 def fresh_scheduler() -> Scheduler:
@@ -61,9 +66,9 @@ class Remote:
 class Process:
     """Of a coordinator."""
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, state: CoordinatorState, log: Path) -> None:
         ticks = iter(range(1_000_000_000))
-        self.coordinator = Coordinator(fresh_scheduler(), log, 0, lambda: next(ticks) / 1000, 1e6)
+        self.coordinator = Coordinator(state, log, lambda: next(ticks) / 1000, 1e6)
         self.died = asyncio.Event()
 
     def check(self) -> None:
@@ -85,6 +90,7 @@ class World:
     def __init__(self, log: Path, num_groups: int) -> None:
         self.log = log
         self.first = CoordinatorAddress("c", 0)
+        self.kept = fresh_state().frozen()
         self.processes: dict[str, Process] = {}
         self.num_started = 0
         self.driver = CoordinatorLink(self.first, "driver", self.on_driver, find=self.find)
@@ -100,10 +106,13 @@ class World:
         return self.processes[name]
 
     async def start(self) -> None:
-        process = Process(self.log)
+        process = Process(CoordinatorState.thawed(self.kept), self.log)
         await process.coordinator.ready()
         self.processes[self.first.after(self.num_started).name] = process
         self.num_started += 1
+
+    async def keep_state(self) -> None:
+        self.kept = await list(self.processes.values())[-1].coordinator.frozen()
 
     def kill(self) -> None:
         """As in Ray, the dead one is found under its name still."""
@@ -134,7 +143,10 @@ class World:
         async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(link.run()) for link in (self.driver, self.runner)]
             for _ in range(num_kills):
-                await asyncio.sleep(rng.random() * 0.02)
+                await asyncio.sleep(rng.random() * 0.01)
+                if rng.random() < 0.5:
+                    await self.keep_state()
+                await asyncio.sleep(rng.random() * 0.01)
                 self.kill()
                 await asyncio.sleep(rng.random() * 0.002)
                 if rng.random() < 0.5:
@@ -171,7 +183,7 @@ async def test_kills_at_any_moment_change_nothing(
 
 async def test_a_log_that_comes_out_otherwise_is_refused(tmp_path: Path) -> None:
     log = tmp_path / "events.jsonl"
-    first = Coordinator(fresh_scheduler(), log, 0, lambda: 1.0, 1e6)
+    first = Coordinator(fresh_state(), log, lambda: 1.0, 1e6)
     await first.ready()
     assert await first.hello("driver", 0) == 0
     mail = await first.tell("driver", 1, [RunStarted()], 0)
@@ -179,16 +191,36 @@ async def test_a_log_that_comes_out_otherwise_is_refused(tmp_path: Path) -> None
     await first.close()
     log.write_bytes(log.read_bytes().replace(b'"num_groups":4', b'"num_groups":5'))
     with pytest.raises(ValueError, match="is now answered by"):
-        await Coordinator(fresh_scheduler(), log, 0, lambda: 1.0, 1e6).ready()
+        await Coordinator(fresh_state(), log, lambda: 1.0, 1e6).ready()
+
+
+async def test_what_a_kept_state_covers_is_not_replayed(tmp_path: Path) -> None:
+    log = tmp_path / "events.jsonl"
+    first = Coordinator(fresh_state(), log, lambda: 1.0, 1e6)
+    await first.ready()
+    await first.tell("driver", 1, [RunStarted()], 0)
+    state = CoordinatorState.thawed(await first.frozen())
+    covered = log.read_bytes()
+    later = [WorkerReady(worker_id="w", role=Role.ROLLOUT, max_running=2)]
+    await first.tell("driver", 2, later, 0)
+    await first.close()
+    log.write_bytes(b"x" * len(covered) + log.read_bytes()[len(covered) :])
+    next_one = Coordinator(state, log, lambda: 1.0, 1e6)
+    await next_one.ready()
+    assert await next_one.hello("driver", 0) == 2
+    (admit,) = (await next_one.listen("driver", 0)).decisions
+    assert isinstance(admit, Admit)
+    assert (await next_one.status()).events == {"RunStarted": 1, "WorkerReady": 1}
+    await next_one.close()
 
 
 async def test_a_launch_goes_on_from_its_own_part_of_the_log(tmp_path: Path) -> None:
     log = tmp_path / "events.jsonl"
-    before = Coordinator(fresh_scheduler(), log, 0, lambda: 1.0, 1e6)
+    before = Coordinator(fresh_state(), log, lambda: 1.0, 1e6)
     await before.ready()
     await before.tell("driver", 1, [RunStarted()], 0)
     await before.close()
-    next_launch = Coordinator(fresh_scheduler(), log, log.stat().st_size, lambda: 1.0, 1e6)
+    next_launch = Coordinator(fresh_state(log.stat().st_size), log, lambda: 1.0, 1e6)
     await next_launch.ready()
     assert await next_launch.hello("driver", 0) == 0
     assert (await next_launch.tell("driver", 1, [RunStarted(version=3)], 0)).first == 1

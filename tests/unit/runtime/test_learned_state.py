@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from agentrl.runtime.coordinator import Coordinator
+from agentrl.runtime.coordinator_state import CoordinatorState
 from agentrl.runtime.progress import RunProgress
 from scheduler.admission import CapacityAdmission
 from scheduler.core import Scheduler
@@ -22,7 +23,9 @@ def fresh() -> Scheduler:
 
 
 async def test_a_checkpoint_takes_what_was_learned_into_the_next_launch(tmp_path: Path) -> None:
-    first = Coordinator(fresh(), tmp_path / "first.jsonl", 0, lambda: 0.0, tick_s=1.0)
+    first = Coordinator(
+        CoordinatorState(scheduler=fresh(), log_bytes=0), tmp_path / "first.jsonl", lambda: 0.0, 1.0
+    )
     await first.ready()
     ready = WorkerReady(worker_id="w", role=Role.ROLLOUT, max_running=1)
     loads = [WeightsLoaded(worker_id="w", version=i, seconds=i / 3) for i in (1, 2)]
@@ -33,7 +36,7 @@ async def test_a_checkpoint_takes_what_was_learned_into_the_next_launch(tmp_path
     progress = RunProgress.from_json(json.loads(header))
     scheduler = fresh()
     path = tmp_path / "second.jsonl"
-    second = Coordinator(scheduler, path, 0, lambda: 0.0, tick_s=1.0)
+    second = Coordinator(CoordinatorState(scheduler=scheduler, log_bytes=0), path, lambda: 0.0, 1.0)
     await second.ready()
     await second.tell("driver", 1, [Restored(learned=progress.learned), RunStarted(version=2)], 0)
     assert await second.learned() == await first.learned()

@@ -14,6 +14,7 @@ from sample_trajectories import make_trajectory
 from agentrl.rollout.attempt import Attempt
 from agentrl.runtime import runners
 from agentrl.runtime.coordinator import Coordinator
+from agentrl.runtime.coordinator_state import CoordinatorState
 from agentrl.runtime.journals import Recovered
 from agentrl.runtime.runners import RunnerPool
 from agentrl.types import Group, Trajectory
@@ -37,7 +38,8 @@ async def test_attempts_and_questions_of_a_dead_runner_hold_no_slot(tmp_path: Pa
     )
     scheduler = Scheduler(routing=LeastLoad(), admission=admission)
     log = tmp_path / "events.jsonl"
-    coordinator = Coordinator(scheduler, log, 0, lambda: 0.0, tick_s=1.0)
+    state = CoordinatorState(scheduler=scheduler, log_bytes=0)
+    coordinator = Coordinator(state, log, lambda: 0.0, tick_s=1.0)
     await coordinator.ready()
     fleet = [
         WorkerReady(worker_id=role.value, role=role, max_running=1)

@@ -16,6 +16,7 @@ from agentrl.engine.remote_client import RemoteEngine
 from agentrl.engine.torch_engine import TorchEngine
 from agentrl.rollout.dispatch import Placed, TurnRequest
 from agentrl.runtime.coordinator import Coordinator
+from agentrl.runtime.coordinator_state import CoordinatorState
 from agentrl.runtime.dispatch import CoordinatedDispatcher, Serving, WorkerEngine
 from agentrl.types import Outcome
 from scheduler.admission import CapacityAdmission
@@ -247,19 +248,15 @@ class Elsewhere:
 
 
 async def test_the_coordinator_sends_it_to_whoever_holds_the_attempt(tmp_path: Path) -> None:
-    coordinator = Coordinator(
-        Scheduler(
-            routing=LeastLoad(),
-            prewarming=Elsewhere(),
-            admission=CapacityAdmission(
-                groups_per_step=1, num_steps=1, max_staleness=0, max_running_groups=1
-            ),
+    scheduler = Scheduler(
+        routing=LeastLoad(),
+        prewarming=Elsewhere(),
+        admission=CapacityAdmission(
+            groups_per_step=1, num_steps=1, max_staleness=0, max_running_groups=1
         ),
-        tmp_path / "events.jsonl",
-        0,
-        lambda: 0.0,
-        1.0,
     )
+    state = CoordinatorState(scheduler=scheduler, log_bytes=0)
+    coordinator = Coordinator(state, tmp_path / "events.jsonl", lambda: 0.0, 1.0)
     await coordinator.ready()
     workers = [
         WorkerReady(
