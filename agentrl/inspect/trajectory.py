@@ -31,6 +31,7 @@ def trajectory_view(reader: RunReader, row: IndexRow) -> Iterator[Block]:
             ("replayed", ", ".join(_replay(replay) for replay in replays)),
             ("weights", _range(row.policy_versions)),
             ("placed", _placements(trajectory)),
+            ("after losses", _after_losses(trajectory)),
         )
     )
     yield from _trained(reader, recorded, recorded.fate.step)
@@ -160,6 +161,14 @@ def _placements(trajectory: Trajectory) -> str:
     places = [f"{p.worker_id}/{p.bucket}" for p in trajectory.placements]
     runs = [place for i, place in enumerate(places) if i == 0 or places[i - 1] != place]
     return " -> ".join(runs)
+
+
+def _after_losses(trajectory: Trajectory) -> str:
+    """What became of it when the process that played it was lost."""
+    if trajectory.diverged:
+        return f"begun anew: {visible(trajectory.diverged)}"
+    times = trajectory.continued
+    return f"went on in another process, {times} time{'s'[: times > 1]}" if times else ""
 
 
 def _time(trajectory: Trajectory) -> str:

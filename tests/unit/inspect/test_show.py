@@ -116,6 +116,17 @@ def test_an_attempt_that_failed_says_why(tmp_path: Path) -> None:
     assert "≠" in printed(f"{tmp_path}/1/0")
 
 
+def test_an_attempt_that_outlived_its_process_says_so(tmp_path: Path) -> None:
+    writer = RunWriter(tmp_path, "")
+    writer.trajectory(make_trajectory(continued=2), step=1)
+    writer.trajectory(make_trajectory(sibling=1, diverged="ls said more"), step=1)
+    writer.close()
+    assert ["after", "losses", "went", "on", "in", "another", "process,", "2", "times"] in lines_of(
+        printed(f"{tmp_path}/1/0/0")
+    )
+    assert "begun anew: ls said more" in printed(f"{tmp_path}/1/0/1")
+
+
 def test_what_a_judge_was_shown_and_said_is_there_to_read(tmp_path: Path) -> None:
     read = Judgement(
         judge="judge",
