@@ -16,6 +16,7 @@ Invariants
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,6 +65,9 @@ class TrainerGroup:
         """Of the last step; the same members go on meeting there."""
         self._resting: list[Ref] = []
         """The state, while nobody trains."""
+        self._saving: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """Of each member: it may not drop its state while it saves that, and what it saves with
+        it can be large, and reach it after the order to drop."""
 
     def found(self, replicas: Mapping[str, Actor]) -> None:
         """The run begins, or goes on, with the state that these hold alike."""
@@ -74,17 +78,18 @@ class TrainerGroup:
 
         Raises `ProcessLost` when it was the last with the state and dies before that rests.
         """
-        actor = self._members.get(worker_id)
-        if actor is not None and len(self._members) == 1:
-            is_there, state = actor.rest.remote()
-            try:
-                await is_there
-            except RayActorError:
-                return self.lost(worker_id)
-            self._resting = [state]
-            # the worker's node may go with it, and this one stays
-            await asyncio.to_thread(ray.wait, [state], fetch_local=True)
-        self._forget(worker_id)
+        async with self._saving[worker_id]:
+            actor = self._members.get(worker_id)
+            if actor is not None and len(self._members) == 1:
+                is_there, state = actor.rest.remote()
+                try:
+                    await is_there
+                except RayActorError:
+                    return self.lost(worker_id)
+                self._resting = [state]
+                # the worker's node may go with it, and this one stays
+                await asyncio.to_thread(ray.wait, [state], fetch_local=True)
+            self._forget(worker_id)
 
     def lost(self, worker_id: str) -> None:
         """A worker is dead. Raises `ProcessLost` when it was the last with the state."""
@@ -140,12 +145,14 @@ class TrainerGroup:
         """By a member, or from the state that rests."""
         while self._members:
             name, actor = self._any_member()
-            try:
-                await actor.checkpoint.remote(progress, self._checkpoints)
-            except RayActorError:
-                self.lost(name)
-            else:
-                return
+            async with self._saving[name]:
+                if not self._is_member(name, actor):
+                    continue
+                try:
+                    await actor.checkpoint.remote(progress, self._checkpoints)
+                    return
+                except RayActorError:
+                    self.lost(name)
         save = _save_resting.options(scheduling_strategy=near_the_driver())
         try:
             await save.remote(self._config, self._resting, progress, self._checkpoints)

@@ -132,6 +132,27 @@ async def test_workers_that_join_and_leave_learn_what_one_alone_learns(
     assert_equal(await bench.weights("c"), wanted)
 
 
+async def test_who_saves_a_checkpoint_keeps_its_state_until_it_has(bench: Bench) -> None:
+    """What was learned is so large that it reaches the worker after an order without arguments."""
+    await bench.hire("a", "b")
+    bench.group.found(bench.replicas)
+    await bench.train(1, "a", "b")
+
+    async def turn_away(name: str) -> None:
+        await bench.group.leave(name)
+        await bench.replicas[name].leave_role.remote()
+
+    progress = RunProgress(step=1, learned={"much": "x" * 30_000_000})
+    async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
+        tasks.create_task(bench.group.checkpoint(progress))
+        await asyncio.sleep(0)
+        tasks.create_task(turn_away("a"))
+        tasks.create_task(turn_away("b"))
+    checkpoint = latest_checkpoint(bench.checkpoints)
+    assert checkpoint is not None
+    assert read_header(checkpoint).progress["step"] == 1
+
+
 async def test_a_worker_killed_in_a_step_costs_no_more_than_doing_it_over(
     bench: Bench, tmp_path: Path
 ) -> None:
