@@ -38,9 +38,9 @@ from agentrl.runtime.lifeline import outlive
 from agentrl.runtime.link import Actor
 from agentrl.runtime.parameters import ParameterStore
 from agentrl.runtime.progress import RunProgress
-from agentrl.runtime.replicas import Seat
 from agentrl.runtime.reports import TrainedStep, num_tokens
 from agentrl.runtime.runner import Runner
+from agentrl.runtime.seat import Seat
 from agentrl.runtime.sharing import SharedSeats
 from agentrl.runtime.staff import UNPLACED, Staff, WorkerSeat
 from agentrl.runtime.trainers import TrainerGroup, is_of_others

@@ -49,12 +49,6 @@ def genrm_of(config: RunConfig) -> GenRMJudge:
     return config.judge
 
 
-def must_be_taught(config: RunConfig, folder: Path) -> bool:
-    """Whether the run wants a warm-up of its judge that no launch has brought to its end."""
-    judge = config.judge
-    return isinstance(judge, GenRMJudge) and judge.warmup.steps > 0 and not folder.exists()
-
-
 def teach(config: RunConfig, folder: Path) -> Iterator[WarmupProgress]:
     """Supervised steps of the judge, which are all in `folder` after the last one.
 

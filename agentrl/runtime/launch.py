@@ -10,10 +10,13 @@ from __future__ import annotations
 import asyncio
 import time
 from itertools import islice
+from pathlib import Path
 
+import ray
 import structlog
 
 from agentrl.config.dump import dump_config, masked
+from agentrl.config.judge import GenRMJudge
 from agentrl.config.run import RunConfig
 from agentrl.record.layout import RunLayout
 from agentrl.record.trackers import open_trackers
@@ -23,18 +26,17 @@ from agentrl.rollout.attempt import Attempt
 from agentrl.rollout.groups import GroupBook
 from agentrl.runtime.beside import beside
 from agentrl.runtime.collector import Collector
+from agentrl.runtime.costs import Costs
 from agentrl.runtime.display import Display, Summary, WarmupProgress
 from agentrl.runtime.experience import make_experience
 from agentrl.runtime.failures import StopRequested
 from agentrl.runtime.fleet import Fleet
-from agentrl.runtime.genrm import must_be_taught
 from agentrl.runtime.journals import Journals, Tally
 from agentrl.runtime.keeper import CoordinatorKeeper
 from agentrl.runtime.link import Actor, CoordinatorLink
 from agentrl.runtime.loop import TrainingLoop
 from agentrl.runtime.metrics import Scrape
 from agentrl.runtime.metrics_endpoint import MetricsEndpoint
-from agentrl.runtime.probe import costs_of
 from agentrl.runtime.progress import NO_CHECKPOINT, RunProgress, Standing
 from agentrl.runtime.recorder import Recorder
 from agentrl.runtime.reports import refuse_failing_env
@@ -96,7 +98,7 @@ class Launch:
         costs = None
         if needs_costs(config):
             self._display.phase("measuring what work costs here")
-            costs = await asyncio.to_thread(costs_of, config, self._layout.costs)
+            costs = await asyncio.to_thread(_costs, config, self._layout.costs)
         coordinator = CoordinatorKeeper(
             make_scheduler(config, costs),
             self._layout,
@@ -188,7 +190,7 @@ class Launch:
     async def _warm_up(self, *, is_warm: bool) -> None:
         """The policy, where nothing was trained yet, and beside it a judge that was never taught."""
         async with asyncio.TaskGroup() as group:
-            if must_be_taught(self._config, self._layout.judge):
+            if _must_teach_judge(self._config, self._layout.judge):
                 group.create_task(self._fleet.teach_judge(self._on_warmup))
             if is_warm:
                 group.create_task(self._fleet.warm_up(self._on_warmup))
@@ -317,3 +319,23 @@ class Launch:
             raise StopRequested("the warm-up is not saved; a resumed run begins it again")
         self._watchdog.progressed()
         self._display.warmup(progress)
+
+
+def _must_teach_judge(config: RunConfig, folder: Path) -> bool:
+    """Whether the run wants a warm-up of its judge that no launch has brought to its end."""
+    judge = config.judge
+    return isinstance(judge, GenRMJudge) and judge.warmup.steps > 0 and not folder.exists()
+
+
+def _costs(config: RunConfig, path: Path) -> Costs:
+    """Those in the run folder, or else measured now, in a process of Ray's, and left there."""
+    if not path.exists():
+        ray.get(_measured.remote(config)).save(path)
+    return Costs.load(path)
+
+
+@ray.remote(num_cpus=0)
+def _measured(config: RunConfig) -> Costs:
+    from agentrl.runtime.probe import measure
+
+    return measure(config)

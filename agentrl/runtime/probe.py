@@ -8,10 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
-import ray
 import torch
 
 from agentrl.config.fleet import rollout_buckets
@@ -37,13 +35,6 @@ MOST_SEQUENCES = 64
 """Measured together; larger batches are extrapolated."""
 ENTERING_S = 0.2
 """What a change of role takes beside building the new context: orders, connections, weights."""
-
-
-def costs_of(config: RunConfig, path: Path) -> Costs:
-    """Those in the run folder, or else measured now, in a process of Ray's, and left there."""
-    if not path.exists():
-        ray.get(ray.remote(num_cpus=0)(measure).remote(config)).save(path)
-    return Costs.load(path)
 
 
 def measure(config: RunConfig) -> Costs:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from threading import Event
 
@@ -20,26 +19,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch exports it unmarked
 
+from agentrl.runtime.seat import ReplicaLost, Seat
+
 TIMEOUT = timedelta(seconds=120)
 LOOK_S = 0.05
 """Between two looks for those that are not there yet."""
 CONNECT_TIMEOUT = timedelta(seconds=1)
 """Of one try; a host that is there answers at once."""
 Meeting = TCPStore
-
-
-class ReplicaLost(RuntimeError):
-    """Another replica left in the middle of something; what was computed together is void."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
-    """A replica's place: `rank` of `size`, meeting at `host:port`, where rank 0 is the host."""
-
-    rank: int
-    size: int
-    host: str = ""
-    port: int = 0
 
 
 def open_meeting(host: str, size: int) -> TCPStore:

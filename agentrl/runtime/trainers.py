@@ -31,9 +31,8 @@ from agentrl.runtime.cluster import near_the_driver
 from agentrl.runtime.failures import ProcessLost
 from agentrl.runtime.link import Actor
 from agentrl.runtime.progress import RunProgress
-from agentrl.runtime.replicas import ReplicaLost, Seat
 from agentrl.runtime.reports import GradientShare, TrainedStep, trained_step
-from agentrl.runtime.training import TrainingContext
+from agentrl.runtime.seat import ReplicaLost, Seat
 from agentrl.train.report import AppliedStep
 from agentrl.types import Group
 
@@ -258,6 +257,8 @@ def _save_resting(
     config: RunConfig, state: Sequence[Ref], progress: RunProgress, folder: Path
 ) -> None:
     """Save the state of a run in which nobody trains now."""
+    from agentrl.runtime.training import TrainingContext
+
     (snapshot,) = ray.get(list(state))
     context = TrainingContext.start(config, None)
     context.take_over(snapshot)

@@ -30,9 +30,10 @@ from agentrl.rollout.judge_expert import expert_roles
 from agentrl.runtime.boxes import open_pool
 from agentrl.runtime.display import WarmupProgress
 from agentrl.runtime.progress import RunProgress
-from agentrl.runtime.replicas import Replicas, Seat
+from agentrl.runtime.replicas import Replicas
 from agentrl.runtime.reports import GradientShare
 from agentrl.runtime.roles import device
+from agentrl.runtime.seat import Seat
 from agentrl.train.checkpoint import load_checkpoint, save_checkpoint
 from agentrl.train.checkpoint_folders import prune_checkpoints
 from agentrl.train.report import AppliedStep

@@ -1,8 +1,11 @@
 """A worker: one process on one accelerator slot, with exactly one role at a time.
 
 The actor itself only switches roles and passes calls on; what a role does lives in its context
-(`roles`, `genrm` and `training`, beside this), which is built when the role begins and dropped when it ends. Heavy work
-runs in one thread of its own, so the actor always answers.
+(`roles`, `genrm` and `training`, beside this), which is built when the role begins and dropped when
+it ends. Heavy work runs in one thread of its own, so the actor always answers.
+
+What contexts need is imported by the process itself, never with this module: whoever starts workers
+needs none of it, and torch alone takes seconds.
 """
 
 from __future__ import annotations
@@ -11,28 +14,31 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
 from threading import Event
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import ray
-import torch
 
 from agentrl.config.run import RunConfig
 from agentrl.engine.engine import EngineStats
 from agentrl.engine.swap_cost import SwapCost
 from agentrl.runtime.cores import Cores, stay_on
 from agentrl.runtime.display import WarmupProgress
-from agentrl.runtime.genrm import GenRMContext, teach
 from agentrl.runtime.link import Actor
 from agentrl.runtime.notice import TerminationNotice
 from agentrl.runtime.progress import RunProgress
-from agentrl.runtime.replicas import Meeting, Replicas, Seat, open_meeting
 from agentrl.runtime.reports import GradientShare
-from agentrl.runtime.roles import RolloutContext, ServedEngine
+from agentrl.runtime.seat import Seat
 from agentrl.runtime.trainers import StepOrder
-from agentrl.runtime.training import Snapshot, TrainingContext
 from agentrl.train.report import AppliedStep
+
+if TYPE_CHECKING:
+    from agentrl.runtime.genrm import GenRMContext
+    from agentrl.runtime.replicas import Meeting, Replicas
+    from agentrl.runtime.roles import RolloutContext, ServedEngine
+    from agentrl.runtime.training import Snapshot, TrainingContext
 
 Result = TypeVar("Result")
 
@@ -64,11 +70,17 @@ class Worker:
         if gpu is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = str(gpu)  # read when CUDA is first used
         stay_on(cores)
+        for role in ("roles", "genrm", "training"):  # while nobody waits for an answer
+            import_module(f"agentrl.runtime.{role}")
+        import torch
+
         torch.set_num_threads(num_threads)
         self._config = config
         self._store = store
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="role")
-        self._context: ServedEngine | TrainingContext | None = None
+        self._rollout: RolloutContext | None = None
+        self._genrm: GenRMContext | None = None
+        self._training: TrainingContext | None = None
         self._meeting: Meeting | None = None
         self._called_off = Event()
         self._notice = TerminationNotice()
@@ -86,7 +98,7 @@ class Worker:
 
     async def status(self) -> list[EngineStats]:
         """Of the engine that is served here, or none; for people who look on."""
-        return [await self._context.stats()] if isinstance(self._context, ServedEngine) else []
+        return [await self._served.stats()] if self._served else []
 
     async def notice(self) -> float:
         """Returns when the process is to be taken away: the seconds it has left.
@@ -99,34 +111,38 @@ class Worker:
         return grace_s
 
     async def leave_role(self) -> None:
-        context, self._context = self._context, None
-        match context:
-            case ServedEngine():
-                await context.close()
-            case TrainingContext():
-                await self._work(context.leave_replicas)
+        served, training = self._served, self._training
+        self._rollout = self._genrm = self._training = None
+        if served:
+            await served.close()
+        if training:
+            await self._work(training.leave_replicas)
 
     async def quiesce(self) -> None:
         """Return when nothing runs here any more; a training worker rests between two steps."""
-        if isinstance(self._context, ServedEngine):
-            await self._context.drain()
+        if self._served:
+            await self._served.drain()
 
     # ------------------------------------------------------------------------------- training
 
     async def become_training(self, checkpoint: Path | None) -> None:
         """With the weights of the run's first moment, or those of a checkpoint."""
+        from agentrl.runtime.training import TrainingContext
+
         await self.leave_role()
-        self._context = await self._work(TrainingContext.start, self._config, checkpoint)
+        self._training = await self._work(TrainingContext.start, self._config, checkpoint)
 
     async def host_meeting(self, size: int) -> Address:
         """Open a place where replicas meet."""
+        from agentrl.runtime.replicas import open_meeting
+
         host = ray.util.get_node_ip_address()
         self._meeting = open_meeting(host, size)
         return Address(host, self._meeting.port)
 
     async def warm_up(self, seat: Seat) -> AsyncIterator[WarmupProgress]:
         """Supervised steps; a progress a step."""
-        steps = self._training.warm_up(self._replicas(seat))
+        steps = self._trained.warm_up(self._replicas(seat))
         while (progress := await self._work(next, steps, None)) is not None:
             yield progress
 
@@ -137,9 +153,9 @@ class Worker:
         whoever calls.
         """
         if order.state:
-            await self._work(self._training.take_over, await order.state[0])
+            await self._work(self._trained.take_over, await order.state[0])
         replicas = self._replicas(order.seat)
-        return await self._work(self._training.gradients, await groups[0], replicas)
+        return await self._work(self._trained.gradients, await groups[0], replicas)
 
     async def call_off(self) -> None:
         """Wait no more for replicas that have not come: `gradients` ends with `ReplicaLost`."""
@@ -147,10 +163,10 @@ class Worker:
 
     async def apply(self, has_samples: bool) -> AppliedStep:
         """End the step that `gradients` began."""
-        return await self._work(self._training.apply, has_samples)
+        return await self._work(self._trained.apply, has_samples)
 
     async def snapshot(self) -> Snapshot:
-        return await self._work(self._training.snapshot)
+        return await self._work(self._trained.snapshot)
 
     @ray.method(num_returns=2)
     async def rest(self) -> tuple[None, Snapshot]:
@@ -161,47 +177,51 @@ class Worker:
     @ray.method(num_returns=2)
     async def weights(self) -> tuple[None, dict[str, Any]]:
         """Like `rest`: the weights alone, and a sign that they are there."""
-        return None, await self._work(self._training.weights)
+        return None, await self._work(self._trained.weights)
 
     async def checkpoint(self, progress: RunProgress, folder: Path) -> None:
-        await self._work(self._training.save, progress, folder)
+        await self._work(self._trained.save, progress, folder)
 
     # -------------------------------------------------------------------------------- rollout
 
     async def become_rollout(self, secret: str) -> Served:
         """Serve the newest weights of the store."""
+        from agentrl.runtime.roles import RolloutContext
+
         await self.leave_role()
         version, weights = await self._pull(None)
         host = ray.util.get_node_ip_address()
-        context = await RolloutContext.start(self._config, secret, host, version, weights)
-        self._context = context
-        return Served(context.url, version)
+        self._rollout = await RolloutContext.start(self._config, secret, host, version, weights)
+        return Served(self._rollout.url, version)
 
     async def load(self, version: int) -> None:
         """Swap to these weights, by the run's policy for running turns."""
         _, weights = await self._pull(version)
+        assert self._rollout is not None
         await self._rollout.load(version, weights)
 
     async def take_swap_cost(self) -> SwapCost | None:
         """Of the swaps since the last call; None where no policy is served any more."""
-        context = self._context
-        return await context.take_swap_cost() if isinstance(context, RolloutContext) else None
+        return await self._rollout.take_swap_cost() if self._rollout else None
 
     # ---------------------------------------------------------------------------------- genrm
 
     async def teach_judge(self, folder: Path) -> AsyncIterator[WarmupProgress]:
         """Supervised steps of the judge; a progress a step. Its weights are in `folder` then."""
+        from agentrl.runtime.genrm import teach
+
         steps = teach(self._config, folder)
         while (progress := await self._work(next, steps, None)) is not None:
             yield progress
 
     async def become_genrm(self, secret: str, folder: Path) -> Served:
         """Serve the judge's weights, which stay the same for the whole run."""
+        from agentrl.runtime.genrm import GenRMContext
+
         await self.leave_role()
         host = ray.util.get_node_ip_address()
-        context = await GenRMContext.start(self._config, secret, host, folder)
-        self._context = context
-        return Served(context.url, version=0)
+        self._genrm = await GenRMContext.start(self._config, secret, host, folder)
+        return Served(self._genrm.url, version=0)
 
     async def _pull(self, version: int | None) -> tuple[int, dict[str, Any]]:
         published = await self._store.pull.remote(version)
@@ -211,18 +231,19 @@ class Worker:
 
     def _replicas(self, seat: Seat) -> Replicas:
         """Only the first one meets the others in its own house, whatever house it had before."""
+        from agentrl.runtime.replicas import Replicas
+
         self._called_off = Event()
         return Replicas(seat, self._meeting if seat.rank == 0 else None, self._called_off)
 
     @property
-    def _training(self) -> TrainingContext:
-        assert isinstance(self._context, TrainingContext)
-        return self._context
+    def _served(self) -> ServedEngine | None:
+        return self._rollout or self._genrm
 
     @property
-    def _rollout(self) -> RolloutContext:
-        assert isinstance(self._context, RolloutContext)
-        return self._context
+    def _trained(self) -> TrainingContext:
+        assert self._training is not None
+        return self._training
 
     async def _work(self, function: Callable[..., Result], *args: Any) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from agentrl.runtime.replicas import ReplicaLost, Replicas, Seat, open_meeting
+from agentrl.runtime.replicas import Replicas, open_meeting
+from agentrl.runtime.seat import ReplicaLost, Seat
 
 DEADLINE_S = 60
 
