@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import ray
 import yaml
+from ray.exceptions import RayTaskError
 from sample_trajectories import make_trajectory
 from training import SMALL
 
@@ -20,7 +22,9 @@ from agentrl.runtime.cluster import joined_cluster
 from agentrl.runtime.failures import ProcessLost
 from agentrl.runtime.parameters import ParameterStore
 from agentrl.runtime.progress import RunProgress
-from agentrl.runtime.trainers import TrainerGroup
+from agentrl.runtime.replicas import TIMEOUT
+from agentrl.runtime.seat import ReplicaLost, Seat
+from agentrl.runtime.trainers import StepOrder, TrainerGroup
 from agentrl.runtime.training import Snapshot
 from agentrl.runtime.worker import Worker
 from agentrl.train.checkpoint_folders import latest_checkpoint, read_header
@@ -108,6 +112,12 @@ async def alone(tmp_path: Path, steps: Sequence[int]) -> dict[str, np.ndarray[An
     return weights
 
 
+@ray.remote(num_cpus=0)
+def late(state: Snapshot) -> Snapshot:
+    time.sleep(2)
+    return state
+
+
 def assert_equal(got: dict[str, Any], wanted: dict[str, Any]) -> None:
     assert got.keys() == wanted.keys()
     for name, tensor in wanted.items():
@@ -185,6 +195,21 @@ async def test_the_state_rests_while_nobody_trains_and_can_be_saved_then(
     assert read_header(folder).trainer["steps_done"] == 1
     await bench.train(2, "b")
     assert_equal(await bench.weights("b"), await alone(tmp_path, [1, 2]))
+
+
+async def test_what_is_called_off_while_the_state_is_still_on_its_way_waits_for_nobody(
+    bench: Bench,
+) -> None:
+    await bench.hire("a")
+    nowhere = Seat(rank=1, size=2, host="127.0.0.1", port=1)
+    state = late.remote(bench.replicas["a"].snapshot.remote())
+    order = StepOrder(attempt=1, seat=nowhere, state=[state])
+    computing = bench.replicas["a"].gradients.remote(order, [ray.put(batch(1))])
+    await bench.replicas["a"].call_off.remote(1)
+    async with asyncio.timeout(TIMEOUT.total_seconds() / 2):
+        with pytest.raises(RayTaskError) as lost:
+            await computing
+    assert isinstance(lost.value.cause, ReplicaLost)
 
 
 async def test_workers_that_come_back_may_meet_in_another_order(bench: Bench) -> None:
