@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from scheduler.events import Role
 from scheduler.policies import ShiftPlan
+from scheduler.shifting.lent_trainers import LentTrainers
 from scheduler.shifting.rates import RoleRate
-from scheduler.shifting.selection import ShiftWorld, idlest, recruits
+from scheduler.shifting.selection import ShiftWorld, idlest
 from scheduler.views import ShiftView, TrajectoryView, WorkerView
 
 
@@ -34,7 +35,7 @@ class ItlPlanner:
         self._min_gain = min_gain
         self._cooldown_s = cooldown_s
         self._immunity_s = immunity_s
-        self._num_trainers = num_trainers
+        self._trainers = LentTrainers(world, num_trainers)
         self._harmonic = harmonic
         self._acted_t = -cooldown_s
         self.num_weighed = 0
@@ -42,26 +43,12 @@ class ItlPlanner:
     def plan(self, view: ShiftView) -> ShiftPlan | None:
         if view.open_shifts:
             return None
-        plan = self._training_unit(view)
+        plan = self._trainers.called_back(view) or self._trainers.lent(view)
         if plan is None and view.t - self._acted_t >= self._cooldown_s:
             plan = self._rebalance(view)
         if plan is not None:
             self._acted_t = view.t
         return plan
-
-    def _training_unit(self, view: ShiftView) -> ShiftPlan | None:
-        """All or none: to rollout while no batch waits, back when one does."""
-        world = self._world
-        training = view.trainings.get(world.job)
-        if training is None or training.is_running:
-            return None
-        trainers = view.serving(world.job, Role.TRAINING)
-        if training.batch_tokens is not None:
-            missing = self._num_trainers - len(trainers)
-            return world.plan(recruits(view, world, keep=1)[: max(0, missing)], Role.TRAINING)
-        if self._num_trainers and view.demand(world.job, Role.ROLLOUT).waiting:
-            return world.plan(trainers, Role.ROLLOUT)
-        return None
 
     def _rebalance(self, view: ShiftView) -> ShiftPlan | None:
         world = self._world

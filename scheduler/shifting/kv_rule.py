@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from scheduler.events import Role
 from scheduler.policies import ShiftPlan
-from scheduler.shifting.selection import ShiftWorld, idlest, recruits
+from scheduler.shifting.lent_trainers import LentTrainers
+from scheduler.shifting.selection import ShiftWorld, idlest
 from scheduler.views import ShiftView, TrajectoryView, WorkerView
 
 
@@ -34,33 +35,19 @@ class KvRule:
         self._cooldown_s = cooldown_s
         self._immunity_s = immunity_s
         self._lends = lends_trainers
-        self._home_trainers = home_trainers
+        self._trainers = LentTrainers(world, home_trainers)
         self._acted_t = -cooldown_s
 
     def plan(self, view: ShiftView) -> ShiftPlan | None:
         if view.open_shifts or view.t - self._acted_t < self._cooldown_s:
-            return self._call_trainers(view) if not view.open_shifts else None
-        plan = self._call_trainers(view) or self._lend_trainers(view) or self._balance(view)
+            return self._trainers.called_back(view) if not view.open_shifts else None
+        plan = self._trainers.called_back(view)
+        if plan is None and self._lends:
+            plan = self._trainers.lent(view)
+        plan = plan or self._balance(view)
         if plan is not None:
             self._acted_t = view.t
         return plan
-
-    def _call_trainers(self, view: ShiftView) -> ShiftPlan | None:
-        """A batch waits: training gets its workers back."""
-        world = self._world
-        training = view.trainings.get(world.job)
-        if training is None or training.batch_tokens is None:
-            return None
-        missing = self._home_trainers - len(view.serving(world.job, Role.TRAINING))
-        return world.plan(recruits(view, world, keep=1)[: max(0, missing)], Role.TRAINING)
-
-    def _lend_trainers(self, view: ShiftView) -> ShiftPlan | None:
-        world = self._world
-        training = view.trainings.get(world.job)
-        is_free = training is not None and training.batch_tokens is None and not training.is_running
-        if not (self._lends and is_free) or not view.demand(world.job, Role.ROLLOUT).waiting:
-            return None
-        return world.plan(view.serving(world.job, Role.TRAINING), Role.ROLLOUT)
 
     def _balance(self, view: ShiftView) -> ShiftPlan | None:
         world = self._world
