@@ -20,21 +20,30 @@ def unsafe(path: bytes, why: str) -> OSError:
 
 
 def open_folder(name: bytes, parent: int, path: bytes, *, make: bool) -> int:
-    """`name` in `parent`, the latter closed; `path` decides whether links may be passed."""
-    flags = FOLDER if path[:1] == b"/" else FOLDER | posix.O_NOFOLLOW
+    """`name` in `parent`, the latter closed; `path` decides whether links may be passed.
+
+    What is opened is compared with what was there: gVisor follows a link in spite of O_NOFOLLOW
+    when O_DIRECTORY is given too.
+    """
     try:
         if make:
             try:  # noqa: SIM105  # contextlib would have to be loaded
                 posix.mkdir(name, 0o755, dir_fd=parent)
             except FileExistsError:
                 pass
-        return posix.open(name, flags, dir_fd=parent)
-    except NotADirectoryError:
-        if posix.stat(name, dir_fd=parent, follow_symlinks=False).st_mode & S_IFMT == S_IFLNK:
-            raise unsafe(path, "a link is on the way") from None
-        raise
+        if path[:1] == b"/":
+            return posix.open(name, FOLDER, dir_fd=parent)
+        there = posix.stat(name, dir_fd=parent, follow_symlinks=False)
+        if there.st_mode & S_IFMT == S_IFLNK:
+            raise unsafe(path, "a link is on the way")
+        fd = posix.open(name, FOLDER | posix.O_NOFOLLOW, dir_fd=parent)
     finally:
         posix.close(parent)
+    opened = posix.fstat(fd)
+    if (opened.st_dev, opened.st_ino) != (there.st_dev, there.st_ino):
+        posix.close(fd)
+        raise unsafe(path, "a folder on the way was exchanged")
+    return fd
 
 
 def open_parent(path: bytes, *, make: bool) -> "tuple[int, bytes]":
