@@ -26,7 +26,7 @@ MAX_FDS = 4096
 PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
 
 KILL_SIGNAL = _signal.SIGUSR1
-"""Asks a supervisor to kill its command. Blocked in boxd, so that none comes too early."""
+"""Asks a supervisor to kill its command. Blocked until it can, so that none comes too early."""
 
 
 class KillTree(BaseException):
@@ -34,10 +34,11 @@ class KillTree(BaseException):
 
 
 def prepare_supervisors() -> None:
-    """In boxd, before the first fork. As the box's init it gets only signals that it handles."""
-    _signal.signal(_signal.SIGINT, _signal.SIG_IGN)  # Python would end it
+    """In boxd, before the first fork. No signal of a command's is to end us or a supervisor: Linux
+    keeps those that are not handled from a box's init, but gVisor does not, and not all are init.
+    """
     _signal.signal(KILL_SIGNAL, on_kill_signal)
-    _signal.pthread_sigmask(_signal.SIG_BLOCK, (KILL_SIGNAL,))
+    _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
 
 
 def on_kill_signal(signum: int, frame: object) -> None:
@@ -202,10 +203,32 @@ def end_record(clean: bytes, status: int, cpu_s: float, peak_kib: int) -> bytes:
 
 
 def children() -> "list[int]":
-    fd = posix.open(b"/proc/self/task/%d/children" % posix.getpid(), posix.O_RDONLY)
+    us = posix.getpid()
+    try:
+        fd = posix.open(b"/proc/self/task/%d/children" % us, posix.O_RDONLY)
+    except FileNotFoundError:  # some kernels are built without it, and older gVisors have none
+        return [pid for pid in processes() if parent_of(pid) == us]
     pids = posix.read(fd, 1 << 16).split()
     posix.close(fd)
     return [int(pid) for pid in pids]
+
+
+def processes() -> "list[int]":
+    return [int(name) for name in posix.listdir("/proc") if name.isdigit()]
+
+
+def parent_of(pid: int) -> int:
+    """0 when it has ended."""
+    try:
+        fd = posix.open(b"/proc/%d/stat" % pid, posix.O_RDONLY)
+    except OSError:
+        return 0
+    try:
+        return int(posix.read(fd, 4096).rpartition(b")")[2].split()[1])
+    except OSError:
+        return 0
+    finally:
+        posix.close(fd)
 
 
 def kill_children(leader: int) -> None:
