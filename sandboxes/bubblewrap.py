@@ -53,7 +53,7 @@ class BubblewrapBackend(LocalBackend):
             return LoneBox(self, self.bwrap, self.cgroups, spec)
         return ForkedBox(self._families, self.cgroups, self.in_thread, spec)
 
-    def capabilities(self) -> Capabilities:
+    def capabilities(self, spec: SandboxSpec | None = None) -> Capabilities:
         has = self.cgroups.parents
         return Capabilities(
             network=True,

@@ -40,14 +40,14 @@ async def _examine(name: BackendName, spec: SandboxSpec) -> BackendReport:
         return BackendReport(name=name, problem=str(e))
     try:
         create_ms, call_ms = await _time_a_box(backend, spec)
-    except SandboxError as e:
-        return BackendReport(name=name, problem=str(e), capabilities=backend.capabilities())
+    except (SandboxError, ValueError) as e:  # it failed, or it does not make such boxes
+        return BackendReport(name=name, problem=str(e), capabilities=backend.capabilities(spec))
     finally:
         await backend.close()
     return BackendReport(
         name=name,
         problem=None,
-        capabilities=backend.capabilities(),
+        capabilities=backend.capabilities(spec),
         create_ms=create_ms,
         call_ms=call_ms,
     )

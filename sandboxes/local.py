@@ -19,6 +19,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
+from sandboxes.box import StreamSandbox
 from sandboxes.bundle import boot_bytes
 from sandboxes.client import BoxClient
 from sandboxes.ownership import this_process
@@ -104,6 +105,10 @@ class LocalBackend(StreamBackend):
 
     async def in_thread(self, call: Callable[[], None]) -> None:
         await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+    async def create(self, spec: SandboxSpec) -> StreamSandbox:
+        spec.refuse_runtime(self.name)
+        return await super().create(spec)
 
     async def close(self) -> None:
         await super().close()

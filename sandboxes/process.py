@@ -78,7 +78,7 @@ class ProcessBackend(LocalBackend):
     def new_host(self, spec: SandboxSpec) -> ProcessBox:
         return ProcessBox(self, spec)
 
-    def capabilities(self) -> Capabilities:
+    def capabilities(self, spec: SandboxSpec | None = None) -> Capabilities:
         return Capabilities(
             network=False,
             memory=False,

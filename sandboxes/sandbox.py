@@ -88,6 +88,9 @@ class Capabilities:
     cpus: bool
     kernel_isolation: bool = False
     allow_list: bool = False
+    outlives_commands: bool = True
+    """A command that meets the limit of memory or processes, or kills all that it can, fails alone;
+    else its box is lost with it."""
     notes: tuple[str, ...] = ()
     """One sentence for each thing that is weaker than asked, and why."""
 
@@ -168,7 +171,9 @@ class SandboxBackend(Protocol):
 
     name: str
 
-    def capabilities(self) -> Capabilities: ...
+    def capabilities(self, spec: SandboxSpec | None = None) -> Capabilities:
+        """Of boxes of this spec, which may name a runtime; without one, of an ordinary box."""
+        ...
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
         """A fresh box with its files in place. Raises `SandboxError`."""

@@ -41,7 +41,7 @@ class SandboxSpec:
     verify: Literal["same", "fresh"] = "same"
     """Where rewards are computed: `fresh` makes `verifier()` the only honest place."""
     runtime: str | None = None
-    """OCI runtime of the docker backend, such as `runsc`."""
+    """OCI runtime of the docker backend, such as `runsc`; other backends refuse one."""
 
     def refuse_allow_list(self, backend: str) -> None:
         """For backends that can only give a box no network at all."""
@@ -50,6 +50,14 @@ class SandboxSpec:
                 f"the {backend} backend cannot hold a network allow-list that tools cannot walk "
                 f"around, got network={self.network!r}; use network='none' and put what the tools "
                 "need into `files` or the image"
+            )
+
+    def refuse_runtime(self, backend: str) -> None:
+        """For backends that have none: the box would share the kernel that it should not."""
+        if self.runtime is not None:
+            raise ValueError(
+                f"the {backend} backend has no runtimes, got runtime={self.runtime!r}; set "
+                "sandbox.backend: docker, or leave out the runtime"
             )
 
     @property

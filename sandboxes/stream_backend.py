@@ -23,7 +23,7 @@ class StreamBackend(abc.ABC):
         self.boxes: dict[str, StreamSandbox] = {}
 
     @abc.abstractmethod
-    def capabilities(self) -> Capabilities: ...
+    def capabilities(self, spec: SandboxSpec | None = None) -> Capabilities: ...
 
     @abc.abstractmethod
     def new_host(self, spec: SandboxSpec) -> BoxHost:

@@ -186,7 +186,7 @@ def _check_sandbox(checklist: Checklist, config: RunConfig, env_class: type[Env]
                 if not ran.ok:
                     raise ValueError(f"`true` failed in a box: {ran.text}")
             say(f"{pool.backend.name}: made a box and ran `true`")
-            for note in pool.backend.capabilities().notes:
+            for note in pool.backend.capabilities(spec).notes:
                 say(note)
 
     with checklist.item("sandbox") as say:

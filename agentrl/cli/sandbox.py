@@ -29,7 +29,11 @@ def sandbox() -> None:
 
 
 @app.command()
-def doctor() -> None:
+def doctor(
+    runtime: Annotated[
+        str | None, typer.Option(help="OCI runtime of the engine's boxes, such as runsc.")
+    ] = None,
+) -> None:
     """Make a box of every kind here, and say what each enforces and how fast it is.
 
     Exit code 1 when no kind that isolates can be used.
@@ -37,10 +41,11 @@ def doctor() -> None:
     from rich.console import Console
 
     from agentrl.inspect.blocks import show
+    from sandboxes import SandboxSpec
     from sandboxes import doctor as examine
 
     with told_plainly():
-        reports = asyncio.run(examine())
+        reports = asyncio.run(examine(SandboxSpec(runtime=runtime)))
         show((block for report in reports for block in _report(report)), Console())
     if not any(report.problem is None and report.name != "subprocess" for report in reports):
         raise SystemExit(INCOMPLETE)

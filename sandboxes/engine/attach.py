@@ -19,6 +19,8 @@ class AttachStream:
         self.resume_writing = client.resume_writing
         self.errors = b""
         """The last words on stderr."""
+        self.ended_by_box = False
+        """The stream ended before we had a reason to end it."""
 
     def received(self, stream: int, data: bytes) -> None:
         if stream == STDOUT:
@@ -27,6 +29,7 @@ class AttachStream:
             self.errors = (self.errors + data)[-_KEPT_ERROR_BYTES:]
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.ended_by_box = self._client.lost is None
         self._client.connection_lost(exc)
 
 

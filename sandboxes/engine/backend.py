@@ -16,6 +16,7 @@ from sandboxes.engine.container import ContainerBox, ProgramMissing, boxd
 from sandboxes.engine.control_shell import ControlShell
 from sandboxes.engine.images import Images
 from sandboxes.engine.reaper import EngineBox, remove_boxes
+from sandboxes.engine.runtimes import GVISOR_NOTES, is_gvisor
 from sandboxes.engine.shell_box import ShellBox
 from sandboxes.ownership import this_process
 from sandboxes.sandbox import BackendUnavailable, Capabilities, SandboxError
@@ -96,12 +97,16 @@ class DockerBackend(StreamBackend):
             ) from e
         return box
 
-    def capabilities(self) -> Capabilities:
+    def capabilities(self, spec: SandboxSpec | None = None) -> Capabilities:
         info = self.engine.info
         filters = " ".join(info.get("SecurityOptions") or ())
-        notes = ["The kernel is shared with the host, unless `runtime` names one that is not."]
-        if "seccomp" not in filters:
-            notes.append("The engine sets no system call filter.")
+        has_gvisor = is_gvisor(spec.runtime if spec else None, info)
+        if has_gvisor:
+            notes = list(GVISOR_NOTES)
+        else:
+            notes = ["The kernel is shared with the host, unless `runtime` names one that is not."]
+            if "seccomp" not in filters:
+                notes.append("The engine sets no system call filter.")
         if "MemoryLimit" in self._enforced and not info.get("SwapLimit"):
             notes.append("Swap is not accounted for: a box may use it beyond its memory.")
         weak = [name for name in LIMITS if name not in self._enforced]
@@ -125,6 +130,8 @@ class DockerBackend(StreamBackend):
             pids="PidsLimit" in self._enforced,
             cpus="CpuCfsQuota" in self._enforced,
             disk=True,
+            kernel_isolation=has_gvisor,
+            outlives_commands=not has_gvisor,
             notes=tuple(notes),
         )
 

@@ -29,6 +29,13 @@ from sandboxes.bundle import boot_argv, boot_bytes
 from sandboxes.client import BoxClient
 from sandboxes.engine.attach import AttachStream, attach
 from sandboxes.engine.connection import Engine
+from sandboxes.engine.runtimes import (
+    GVISOR_DEATH,
+    how_to_register,
+    is_gvisor,
+    is_unknown,
+    pids_limit,
+)
 from sandboxes.ownership import this_process
 from sandboxes.sandbox import SandboxError, SandboxLost
 from sandboxes.spec import MIB, SandboxSpec
@@ -81,7 +88,13 @@ _NOT_FOUND = re.compile(r"executable file .*not found|no such file or directory"
 
 
 def create_options(
-    client: APIClient, spec: SandboxSpec, image: Image, main: MainProcess, *, is_podman: bool
+    client: APIClient,
+    spec: SandboxSpec,
+    image: Image,
+    main: MainProcess,
+    *,
+    is_podman: bool,
+    is_gvisor: bool,
 ) -> dict[str, Any]:
     keeps_workdir = image.workdir == spec.workdir
     user = f"{spec.user}:{spec.user}"
@@ -105,7 +118,7 @@ def create_options(
             init=main.needs_init,
             cap_drop=["ALL"],
             security_opt=["no-new-privileges"],
-            pids_limit=spec.pids,
+            pids_limit=pids_limit(spec.pids, is_gvisor=is_gvisor),
             nano_cpus=int(spec.cpus * 1e9),
             mem_limit=spec.memory_bytes,
             memswap_limit=spec.memory_bytes,
@@ -162,6 +175,10 @@ class ContainerBox:
     def engine(self) -> Engine:
         return self._backend.engine
 
+    @property
+    def _is_gvisor(self) -> bool:
+        return is_gvisor(self._spec.runtime, self.engine.info)
+
     async def start(self, client: BoxClient) -> None:
         image = await self._backend.images.get(self._spec.image)
         self._creation = asyncio.create_task(self._create(image))
@@ -175,7 +192,7 @@ class ContainerBox:
             program = self._main.argv[0]
             if program in reason and _NOT_FOUND.search(reason):
                 raise ProgramMissing(f"image {self._spec.image!r} has no {program}") from e
-            raise SandboxError(f"the engine could not start a box: {reason}") from e
+            raise await self._refusal(f"the engine could not start a box: {reason}") from e
         client.write(self._main.first_bytes)
         try:
             await client.ready()
@@ -193,19 +210,35 @@ class ContainerBox:
                 name=self.box_id,
                 labels=labels(self._spec, self._backend.backend_id, self._backend.run_id),
                 **create_options(
-                    engine, self._spec, image, self._main, is_podman=self.engine.is_podman
+                    engine,
+                    self._spec,
+                    image,
+                    self._main,
+                    is_podman=self.engine.is_podman,
+                    is_gvisor=self._is_gvisor,
                 ),
             )
 
         try:
             await self.engine.call("create a box", request)
         except APIError as e:
-            raise SandboxError(f"the engine refused to create a box: {e.explanation}") from e
+            raise await self._refusal(f"the engine refused to create a box: {e.explanation}") from e
+
+    async def _refusal(self, reason: str) -> SandboxError:
+        """With what to do where the runtime is the reason: each engine has other words for that."""
+        runtime = self._spec.runtime
+        if runtime is not None:
+            info = await self.engine.call("look up its runtimes", lambda client: client.info())
+            if is_unknown(runtime, info):
+                return SandboxError(f"{how_to_register(runtime, info)}. It said: {reason}")
+        return SandboxError(reason)
 
     def cause_of_death(self) -> str:
         if self._stream is None:
             return ""
-        return self._stream.errors.decode("utf-8", "replace").strip()
+        words = self._stream.errors.decode("utf-8", "replace").strip()
+        is_riddle = self._is_gvisor and self._stream.ended_by_box
+        return words or (GVISOR_DEATH if is_riddle else "")
 
     async def delete(self) -> None:
         """Also when `start` was cancelled: a creation under way is waited for, then undone.

@@ -5,18 +5,20 @@ and `exec` of `true` in the same container through the `docker` SDK, each sixtee
 same calls are made in a bubblewrap box. Needs a Docker engine with the base image:
 
     docker/start-engine.sh && docker/build-base.sh
-    python tests/bench/sandbox.py [--churn 512] [--swe-rex]
+    python tests/bench/sandbox.py [--churn 512] [--swe-rex] [--runtime runsc]
 
 With `--churn N`, N boxes of each backend are made, used and deleted, and what must stay flat in
 this process and the engine is measured before and after. With `--swe-rex`, swe-rex is installed
 into a virtual environment of its own and makes the same calls, its server in a container without
-limits. The last line is one JSON object:
+limits. With `--runtime NAME`, boxes of that OCI runtime and of the engine's own take turns.
+The last line is one JSON object:
     call_p50_ms             one call after another in a Docker box
     exec_ratio              calls a second over the engine's execs a second, median of the rounds
     warm_acquire_ms         a ready Docker box with its files, from the pool
     leaked                  boxes of this run left in the engine at the end
     bubblewrap_*            the same for bubblewrap, and how long a box takes to make
     *_churn_*               growth over the churn: descriptors, threads, MiB of memory, boxes left
+    runtime_*, own_*        a box of `--runtime` and one of the engine's own runtime
     swe_rex_*               one call after another, and sixteen at a time
     *cpu*                   what a bubblewrap box costs in CPU time: see box_cpu.py
 """
@@ -29,7 +31,9 @@ import json
 import os
 import statistics
 import time
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from box_churn import churn_figures
 from box_cpu import cpu_figures
@@ -125,6 +129,25 @@ async def docker_figures() -> dict[str, float]:
     }
 
 
+async def runtime_figures(runtime: str) -> dict[str, float]:
+    backend = await asyncio.to_thread(make_backend, "docker", run_id=f"bench-{os.getpid()}")
+    figures: dict[str, list[float]] = defaultdict(list)
+    for _ in range(ROUNDS):
+        for name, spec in (("own", SPEC), ("runtime", replace(SPEC, runtime=runtime))):
+            started = time.perf_counter()
+            async with await backend.create(spec) as box:
+                figures[f"{name}_create_ms"].append((time.perf_counter() - started) * 1000)
+                figures[f"{name}_call_p50_ms"].append(await call_p50_ms(box, num=100))
+                figures[f"{name}_calls_per_s"].append(await calls_a_second(box))
+                started = time.perf_counter()
+                await box.exec(["python3", "-c", "import json"])
+                figures[f"{name}_python_ms"].append((time.perf_counter() - started) * 1000)
+    await backend.close()
+    ratios = zip(figures["runtime_call_p50_ms"], figures["own_call_p50_ms"], strict=True)
+    figures["runtime_call_ratio"] = [ours / own for ours, own in ratios]
+    return {name: statistics.median(values) for name, values in figures.items()}
+
+
 async def bubblewrap_figures() -> dict[str, float]:
     backend = await asyncio.to_thread(make_backend, "bubblewrap")
     async with await backend.create(SPEC) as box:
@@ -154,8 +177,11 @@ async def main() -> None:
         "--churn", type=int, metavar="N", default=0, help="boxes to make and delete"
     )
     parser.add_argument("--swe-rex", action="store_true", help="measure swe-rex too")
+    parser.add_argument("--runtime", metavar="NAME", help="measure boxes of this OCI runtime too")
     options = parser.parse_args()
     figures = await docker_figures() | await bubblewrap_figures() | await cpu_figures()
+    if options.runtime:
+        figures |= await runtime_figures(options.runtime)
     if options.swe_rex:
         url = find_engine().address.url.removeprefix("http+")
         figures |= await asyncio.to_thread(swe_rex_figures, url)

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
-from observing import SPEC, Promise, Sleepers
+from observing import SPEC, Promise, Sleepers, docker
 
 from sandboxes import BackendUnavailable, Sandbox, SandboxBackend, make_backend
 from sandboxes.bubblewrap import BubblewrapBackend
@@ -37,12 +37,23 @@ async def backend(request: pytest.FixtureRequest) -> AsyncIterator[SandboxBacken
     await backend.close()
 
 
+@pytest.fixture(autouse=True)
+def _runtime_is_known(request: pytest.FixtureRequest) -> None:
+    if SPEC.runtime is None:
+        return
+    if request.node.get_closest_marker("docker") is None:
+        pytest.skip("AGENTRL_BOX_RUNTIME is set, and only the docker backend has runtimes")
+    known = docker("info", "--format", "{{json .Runtimes}}")
+    if f'"{SPEC.runtime}":'.encode() not in known:
+        pytest.skip(f"the engine knows no runtime {SPEC.runtime!r}; it has {known.decode()}")
+
+
 @pytest.fixture
 def promises(backend: SandboxBackend) -> Promise:
     """`promises("memory")` skips the test where the backend does not enforce that."""
 
     def check(*limits: str) -> None:
-        missing = [name for name in limits if not getattr(backend.capabilities(), name)]
+        missing = [name for name in limits if not getattr(backend.capabilities(SPEC), name)]
         if missing:
             pytest.skip(f"{backend.name} does not promise {', '.join(missing)} here")
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from dataclasses import replace
 
 import pytest
-from observing import Sleepers, until
+from observing import SPEC, Sleepers, until
 
-from sandboxes import Sandbox, SandboxBackend, SandboxSpec, Unsupported
+from sandboxes import Sandbox, SandboxBackend, Unsupported
 
 
 async def test_a_string_is_a_shell_command_and_a_list_is_not(box: Sandbox) -> None:
@@ -47,7 +48,7 @@ async def test_environment_and_folder_of_one_command_only(box: Sandbox) -> None:
 
 
 async def test_environment_of_the_box(backend: SandboxBackend) -> None:
-    spec = SandboxSpec(env={"GREETING": "hello world"})
+    spec = replace(SPEC, env={"GREETING": "hello world"})
     async with await backend.create(spec) as box:
         assert (await box.exec('echo "$GREETING"')).out == b"hello world\n"
 
@@ -90,7 +91,7 @@ async def test_many_commands_at_once(box: Sandbox) -> None:
 
 @pytest.mark.slow
 async def test_three_hundred_commands_at_once_in_many_boxes(backend: SandboxBackend) -> None:
-    boxes = [await backend.create(SandboxSpec()) for _ in range(10)]
+    boxes = [await backend.create(SPEC) for _ in range(10)]
 
     async def run(n: int) -> bytes:
         return (await boxes[n % 10].exec(["echo", str(n)], timeout_s=100)).out
@@ -99,11 +100,15 @@ async def test_three_hundred_commands_at_once_in_many_boxes(backend: SandboxBack
     assert outputs == [f"{n}\n".encode() for n in range(300)]
 
 
-async def test_signals_and_descriptors_are_those_of_a_fresh_process(box: Sandbox) -> None:
+async def test_signals_and_descriptors_are_those_of_a_fresh_process(
+    backend: SandboxBackend, box: Sandbox
+) -> None:
     """No ignored or blocked signal, and no open file but the three, is inherited from boxd."""
     status = (await box.exec("grep -E 'SigBlk|SigIgn' /proc/self/status")).out.split()
     of_the_c_library = 0b11 << 31  # signals 32 and 33, which programs cannot use
-    assert [int(mask, 16) & ~of_the_c_library for mask in status[1::2]] == [0, 0]
+    masks = [int(mask, 16) & ~of_the_c_library for mask in status[1::2]]
+    is_told = not backend.capabilities(SPEC).kernel_isolation  # gVisor shows no masks
+    assert masks == [0, 0] * is_told
     listed = (await box.exec(["ls", "/proc/self/fd"])).out
     assert listed == b"0\n1\n2\n3\n"  # 3 is the listing itself
 
@@ -146,7 +151,8 @@ async def test_a_very_long_command_line(box: Sandbox) -> None:
     words = ["x" * 1000] * 100
     result = await box.exec(["printf", "%s", *words], max_output_bytes=200_000)
     assert result.out == b"x" * 100_000
-    assert (await box.exec(["echo", "x" * 10**6])).rc == 126
+    longer = await box.exec(["echo", "x" * 10**6])
+    assert longer.rc == 126 or longer.out_bytes == 10**6 + 1  # gVisor's exec takes any length
     assert (await box.exec(["true"])).ok
 
 

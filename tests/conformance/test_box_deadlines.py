@@ -6,9 +6,9 @@ import asyncio
 import time
 
 import pytest
-from observing import Sleepers, until
+from observing import SPEC, Sleepers, until
 
-from sandboxes import Sandbox, SandboxBackend, SandboxSpec
+from sandboxes import Sandbox, SandboxBackend
 
 ESCAPES = {
     "same group": "{sleep} & {sleep}",
@@ -146,7 +146,7 @@ async def test_a_command_that_kills_its_supervisor_gains_nothing(
 async def test_a_close_during_a_command_ends_it(
     backend: SandboxBackend, sleepers: Sleepers
 ) -> None:
-    box = await backend.create(SandboxSpec())
+    box = await backend.create(SPEC)
     call = asyncio.create_task(box.exec(f"setsid {sleepers.command} & {sleepers.command}"))
     await until(lambda: sleepers.count() == 2)
     await box.close()

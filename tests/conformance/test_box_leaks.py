@@ -12,11 +12,12 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import pytest
-from observing import SPEC, Sleepers, until
+from observing import SPEC, Sleepers, docker, until
 
 from sandboxes import (
     BackendName,
@@ -36,7 +37,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background
 
 async def main():
     backend = make_backend(sys.argv[1])
-    boxes = [await backend.create(SandboxSpec()) for _ in range(3)]
+    boxes = [await backend.create(SandboxSpec(runtime=sys.argv[3] or None)) for _ in range(3)]
     print("ready", flush=True)
     await asyncio.gather(*(box.exec(f"setsid sleep {sys.argv[2]} & sleep {sys.argv[2]}") for box in boxes))
 
@@ -66,7 +67,7 @@ def in_engine() -> Iterator[str]:
 async def test_boxes_die_with_their_worker(
     backend: SandboxBackend, neighbour: Sandbox, sleepers: Sleepers, how: signal.Signals
 ) -> None:
-    command = [sys.executable, "-c", WORKER, backend.name, sleepers.seconds]
+    command = [sys.executable, "-c", WORKER, backend.name, sleepers.seconds, SPEC.runtime or ""]
     worker = await asyncio.create_subprocess_exec(
         *command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
@@ -101,7 +102,7 @@ async def test_a_closed_box_leaves_nothing(backend: SandboxBackend, sleepers: Sl
 async def test_a_creation_that_fails_leaves_nothing(backend: SandboxBackend) -> None:
     before = leftovers()
     with pytest.raises(ValueError, match="relative"):
-        await backend.create(type(SPEC)(files={"/absolute": "x"}))
+        await backend.create(replace(SPEC, files={"/absolute": "x"}))
     assert mine(leftovers() - before) == set()
 
 
@@ -142,7 +143,10 @@ async def test_a_box_that_dies_is_lost_with_its_name(
     box = await backend.create(SPEC)
     call = asyncio.create_task(box.exec(f"{sleepers.command}; true"))
     await until(lambda: sleepers.count() == 1)
-    os.kill(daemon_of(sleepers.pids()[0]), signal.SIGKILL)
+    if SPEC.runtime:
+        docker("kill", box.sandbox_id)
+    else:
+        os.kill(daemon_of(sleepers.pids()[0]), signal.SIGKILL)
     with pytest.raises(SandboxLost, match=box.sandbox_id):
         await call
     assert not await box.alive()

@@ -170,7 +170,7 @@ async def test_what_is_only_orphaned_would_be_counted(box: Sandbox, sleepers: Sl
 async def test_memory_is_limited_and_told_apart_from_a_signal(
     box: Sandbox, promises: Promise
 ) -> None:
-    promises("memory")
+    promises("memory", "outlives_commands")
     result = await box.exec("head -c 1000000000 /dev/zero | tail -c 900000000 > /dev/null")
     assert (result.rc, result.oom, result.timed_out) == (137, True, False)
     assert (await box.exec(["echo", "usable"])).out == b"usable\n"
@@ -214,7 +214,7 @@ async def test_a_fork_bomb_ends_with_its_time_out_or_its_box(
 async def test_a_box_full_of_processes_is_a_typed_error(
     box: Sandbox, sleepers: Sleepers, promises: Promise
 ) -> None:
-    promises("pids")
+    promises("pids", "outlives_commands")
     fill = f"sh -c 'while :; do {sleepers.command} & done' > /dev/null 2>&1 &"
     await box.exec(fill)
     await until(lambda: sleepers.count() > SPEC.pids - 8)
@@ -242,7 +242,7 @@ async def test_boxes_end_with_their_worker(sleepers: Sleepers, backend: WithoutP
         "from sandboxes import SandboxSpec, make_backend\n"
         "async def main():\n"
         "    backend = make_backend('docker', run_id='conformance')\n"
-        f"    box = await backend.create(SandboxSpec(image={IMAGE!r}))\n"
+        f"    box = await backend.create(SandboxSpec(image={IMAGE!r}, runtime={SPEC.runtime!r}))\n"
         f"    await box.exec('{sleepers.command}')\n"
         "asyncio.run(main())\n"
     )

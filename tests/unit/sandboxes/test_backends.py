@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sandboxes import BackendUnavailable, SandboxSpec, backends, make_backend
+from sandboxes import BackendUnavailable, SandboxSpec, backends, doctor, make_backend
 
 
 def test_subprocess_is_only_for_those_who_ask(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,3 +33,17 @@ async def test_an_allow_list_is_refused_not_half_kept() -> None:
     with pytest.raises(ValueError, match="cannot hold a network allow-list"):
         await backend.create(SandboxSpec(network=("pypi.org",)))
     await backend.close()
+
+
+async def test_a_kernel_of_its_own_is_refused_where_there_is_none() -> None:
+    """Or a box that should have one would share the host's, and nobody would know."""
+    backend = make_backend("subprocess")
+    with pytest.raises(ValueError, match="no runtimes, got runtime='runsc'"):
+        await backend.create(SandboxSpec(runtime="runsc"))
+    await backend.close()
+
+
+async def test_the_doctor_tells_what_does_not_make_such_boxes() -> None:
+    by_name = {report.name: report for report in await doctor(SandboxSpec(runtime="no-such"))}
+    assert "no runtimes" in (by_name["subprocess"].problem or "")
+    assert by_name["subprocess"].capabilities is not None

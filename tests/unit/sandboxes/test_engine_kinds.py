@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from sandboxes.engine import connection
+from sandboxes.engine import connection, runtimes
 from sandboxes.engine.backend import DockerBackend
 from sandboxes.engine.connection import Engine
 from sandboxes.spec import MIB, SandboxSpec
@@ -77,3 +77,38 @@ def test_rootless_engines_and_podman_are_looked_for_after_the_usual_one(
         "/run/user/7/podman/podman.sock",
         "/run/podman/podman.sock",
     ]
+
+
+@pytest.mark.parametrize(
+    ("runtime", "info", "is_it"),
+    [
+        (None, {"DefaultRuntime": "runc"}, False),
+        (None, {"DefaultRuntime": "runsc"}, True),
+        (None, {}, False),
+        ("runsc", {}, True),
+        ("runsc-systrap", {}, True),
+        ("io.containerd.runsc.v1", {}, True),
+        ("safe", {"Runtimes": {"safe": {"path": "/opt/gvisor/runsc"}}}, True),
+        ("safe", {"Runtimes": {"safe": {"runtimeType": "io.containerd.runsc.v1"}}}, True),
+        (
+            "kata",
+            {"Runtimes": {"kata": {"path": "/opt/runsc/kata"}}, "DefaultRuntime": "runsc"},
+            False,
+        ),
+    ],
+)
+def test_gvisor_is_known_by_its_name_or_program(
+    runtime: str | None, info: dict[str, Any], is_it: bool
+) -> None:
+    held = backend_of(**ALL, **info).capabilities(SandboxSpec(runtime=runtime))
+    assert held.kernel_isolation == is_it
+    assert held.outlives_commands != is_it
+    notes = " ".join(held.notes)
+    assert ("box as a whole" in notes) == is_it
+    assert ("kernel is shared" in notes) != is_it
+    assert runtimes.is_gvisor(runtime, info) == is_it
+
+
+def test_the_kernels_own_threads_are_no_processes_of_the_box() -> None:
+    assert runtimes.pids_limit(64, is_gvisor=False) == 64
+    assert runtimes.pids_limit(64, is_gvisor=True) > 64 + 27
