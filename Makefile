@@ -16,7 +16,7 @@ tests-of-parts: $(READY)
 	$(BIN)/python -m pytest tests/unit tests/property tests/conformance
 
 tests-of-runs: $(READY)  # which mostly wait for processes to start
-	$(BIN)/python -m pytest --durations=25 tests/integration
+	$(BIN)/python -m pytest -n 2 --dist loadfile --durations=25 tests/integration
 
 soak: $(READY)  ## the longest tests: runs that share a fleet, and processes killed again and again
 	$(BIN)/python -m pytest -m soak

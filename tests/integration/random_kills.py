@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import signal
 import subprocess
@@ -24,7 +23,7 @@ from typing import Any
 
 import psutil
 import yaml
-from training import Training
+from training import Training, shared_memory_of
 
 from agentrl.record.reader import RunReader
 
@@ -58,7 +57,6 @@ class Killer:
         self._rng = rng
         self._every_s = every_s
         self._max_kills = max_kills
-        self._segments = set(os.listdir("/dev/shm"))
         self._seen: dict[int, psutil.Process] = {}
         self.kills: list[Kill] = []
 
@@ -83,9 +81,8 @@ class Killer:
         deadline = time.monotonic() + SETTLE_S
         while (left := self._alive()) and time.monotonic() < deadline:
             time.sleep(0.2)
-        segments = sorted(set(os.listdir("/dev/shm")) - self._segments)
-        mine = [name for name in segments if _is_of(name, self._seen)]
-        return [*(f"process {title}" for title in left), *(f"segment {name}" for name in mine)]
+        segments = shared_memory_of(self._seen)
+        return [*(f"process {title}" for title in left), *(f"segment {name}" for name in segments)]
 
     def _look(self) -> None:
         try:
@@ -119,11 +116,6 @@ class Killer:
             except psutil.NoSuchProcess:
                 continue
         return alive
-
-
-def _is_of(segment: str, processes: dict[int, psutil.Process]) -> bool:
-    """Names of segments have their maker's pid in them; those of other runs are not ours."""
-    return any(str(pid) in segment for pid in processes)
 
 
 def findings(training: Training, *, groups_per_step: int, steps: int) -> list[str]:

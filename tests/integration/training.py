@@ -9,8 +9,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from re import findall
 from typing import Any, ClassVar
 
 import psutil
@@ -176,6 +177,12 @@ class Training:
 
     def descendants(self) -> Iterator[psutil.Process]:
         yield from psutil.Process(self.process.pid).children(recursive=True)
+
+
+def shared_memory_of(pids: Iterable[int]) -> list[str]:
+    """Segments, whose names have their maker's pid in them; other runs have theirs beside them."""
+    makers = {str(pid) for pid in pids}
+    return [name for name in sorted(os.listdir("/dev/shm")) if makers & set(findall(r"\d+", name))]
 
 
 def whole_lines(path: Path) -> list[dict[str, Any]]:
