@@ -202,6 +202,7 @@ class Env:
         run_seed: int = 0,
         sibling: int = 0,
         attempt: int = 0,
+        epoch: int = 0,
         sandbox: Sandbox | None = None,
     ) -> None:
         self.task = task
@@ -211,7 +212,8 @@ class Env:
         self.roles = Roles()
         self.ledger = Ledger()
         self.box = sandbox
-        self._seed = (run_seed, task.id, sibling, attempt)
+        who = (run_seed, task.id, sibling, attempt)
+        self._seed = (*who, f"epoch {epoch}") if epoch else who
 
     @cached_property
     def task_rng(self) -> random.Random:
@@ -220,6 +222,7 @@ class Env:
 
     @cached_property
     def rng(self) -> random.Random:
+        """Another one for each attempt, also when a run comes to the task again."""
         return random.Random(seed_of(*self._seed))
 
     @property

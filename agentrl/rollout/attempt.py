@@ -18,6 +18,8 @@ class Attempt:
     sibling: int
     attempt: int = 0
     split: str = "train"
+    epoch: int = 0
+    """How often the run had attempted all tasks before."""
 
     def again(self) -> Attempt:
         """The next try of the same sibling."""

@@ -54,7 +54,9 @@ class GroupBook:
         self._max_retries = max_retries
         self._open: dict[str, _OpenGroup] = {}
 
-    def open(self, group_id: str, task: Task, size: int, *, split: str) -> list[Attempt]:
+    def open(
+        self, group_id: str, task: Task, size: int, *, split: str, epoch: int = 0
+    ) -> list[Attempt]:
         """Start a group; returns its first attempts, one a sibling."""
         assert group_id not in self._open
         attempts = [
@@ -65,6 +67,7 @@ class GroupBook:
                 sibling=sibling,
                 attempt=0,
                 split=split,
+                epoch=epoch,
             )
             for sibling in range(size)
         ]
@@ -91,13 +94,6 @@ class GroupBook:
             verdict=Verdict.KEPT if is_kept else Verdict.DROPPED,
             group=None if group.out else self._close(group),
         )
-
-    def open_tasks(self) -> list[Task]:
-        """Tasks of the groups that have not ended, in the order they were opened."""
-        return [group.task for group in self._open.values()]
-
-    def attempts_out(self) -> int:
-        return sum(len(group.out) for group in self._open.values())
 
     def _close(self, group: _OpenGroup) -> Group:
         del self._open[group.group_id]

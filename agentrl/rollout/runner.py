@@ -111,6 +111,7 @@ class RolloutRunner:
             run_seed=self._run_seed,
             sibling=attempt.sibling,
             attempt=attempt.attempt,
+            epoch=attempt.epoch,
         )
         asker = Asker(
             trajectory_id=_session_id(attempt, continued),
@@ -196,8 +197,10 @@ class RolloutRunner:
         )
 
     def _seed_parts(self, attempt: Attempt) -> tuple[int | str, ...]:
-        task_id = attempt.task.id
-        return (self._run_seed, attempt.split, task_id, attempt.sibling, attempt.attempt)
+        """Other ones each time that a task is attempted again, or it would be sampled by the same
+        random numbers; the same ones in every evaluation, which makes these comparable."""
+        who = (self._run_seed, attempt.split, attempt.task.id, attempt.sibling, attempt.attempt)
+        return (*who, f"epoch {attempt.epoch}") if attempt.epoch else who
 
     async def _end(self, env: Env, conversation: Conversation, sampler: TurnSampler) -> _Ending:
         """Live through the rollout, and say how it ended."""

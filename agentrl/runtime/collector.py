@@ -82,10 +82,13 @@ class Collector:
 
     def admit(self, num_groups: int) -> None:
         """Start the next groups."""
-        for number, task in self._source.take(num_groups):
+        for number, task, epoch in self._source.take(num_groups):
             group_id = group_name(number)
             self._untrained[group_id] = number
-            self._start(self._training, group_id, task, self._group_size, "train")
+            for attempt in self._training.open(
+                group_id, task, self._group_size, split="train", epoch=epoch
+            ):
+                self._submit(attempt)
 
     def on_returned(self, trajectory: Trajectory) -> None:
         is_training = trajectory.split == "train"
@@ -129,12 +132,9 @@ class Collector:
     async def evaluate(self, name: str, tasks: Sequence[Task]) -> list[Group]:
         """One attempt at each task; a group without a trajectory was lost for good."""
         for number, task in enumerate(tasks):
-            self._start(self._evaluation, f"{name}-{number:05d}", task, 1, "eval")
+            for attempt in self._evaluation.open(f"{name}-{number:05d}", task, 1, split="eval"):
+                self._submit(attempt)
         return [await self._evaluated.get() for _ in tasks]
-
-    def _start(self, book: GroupBook, group_id: str, task: Task, size: int, split: str) -> None:
-        for attempt in book.open(group_id, task, size, split=split):
-            self._submit(attempt)
 
     def _count(self, trajectory: Trajectory, verdict: Verdict) -> None:
         is_late = verdict is Verdict.LATE

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import count, islice
+from typing import NamedTuple
 
 from agentrl.types import Task
 
@@ -23,6 +24,14 @@ def group_name(number: int) -> str:
 
 def group_number(name: str) -> int:
     return int(name.removeprefix("g"))
+
+
+class Drawn(NamedTuple):
+    number: int
+    """In the whole sequence, over all epochs."""
+    task: Task
+    epoch: int
+    """How often all tasks had been drawn before."""
 
 
 class TaskSource:
@@ -43,20 +52,21 @@ class TaskSource:
         self._tasks = tasks
         self._seed = seed
         self._split = split
-        numbered = enumerate(self._endless())
         self._sequence = (
-            (index, task) for index, task in numbered if index >= cursor or index in pending
+            Drawn(number, task, epoch)
+            for number, (epoch, task) in enumerate(self._endless())
+            if number >= cursor or number in pending
         )
         self.cursor = cursor
         """Tasks taken so far, over all epochs."""
 
-    def take(self, num_tasks: int) -> list[tuple[int, Task]]:
-        """The next tasks, each with its number in the sequence."""
+    def take(self, num_tasks: int) -> list[Drawn]:
+        """The next tasks."""
         taken = list(islice(self._sequence, num_tasks))
-        self.cursor = max([self.cursor, *(index + 1 for index, _ in taken)])
+        self.cursor = max([self.cursor, *(drawn.number + 1 for drawn in taken)])
         return taken
 
-    def _endless(self) -> Iterator[Task]:
+    def _endless(self) -> Iterator[tuple[int, Task]]:
         for epoch in count():
             head = list(islice(self._tasks(), SHUFFLE_LIMIT + 1))
             if not head:
@@ -65,11 +75,11 @@ class TaskSource:
                     f"`tasks({self._split!r})` must yield at least one"
                 )
             if len(head) > SHUFFLE_LIMIT:
-                yield from self._tasks()
+                yield from ((epoch, task) for task in self._tasks())
             else:
                 _refuse_repeated_ids(head, self._split)
                 random.Random(f"{self._seed}/{epoch}").shuffle(head)
-                yield from head
+                yield from ((epoch, task) for task in head)
 
 
 def _refuse_repeated_ids(tasks: list[Task], split: str) -> None:

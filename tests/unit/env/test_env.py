@@ -131,6 +131,9 @@ def test_group_members_share_task_rng_and_nothing_else() -> None:
     retry = Shop(task, run_seed=1, sibling=0, attempt=1)
     assert first.task_rng.random() == second.task_rng.random() == retry.task_rng.random()
     assert len({env.rng.random() for env in (first, second, retry)}) == 3
+    later = Shop(task, run_seed=1, epoch=1)
+    assert later.task_rng.random() == Shop(task, run_seed=1).task_rng.random()
+    assert later.rng.random() != Shop(task, run_seed=1).rng.random()
     assert Shop(task, run_seed=2).task_rng.random() != Shop(task, run_seed=1).task_rng.random()
 
 

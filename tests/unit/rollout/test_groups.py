@@ -34,7 +34,14 @@ def test_a_group_closes_when_its_last_member_is_back_in_sibling_order() -> None:
     group = groups.returned(ended(second)).group
     assert group is not None
     assert [t.sibling for t in group.trajectories] == [0, 1, 2]
-    assert groups.open_tasks() == []
+
+
+def test_all_members_and_their_retries_are_of_the_groups_epoch() -> None:
+    groups = book()
+    first, second = groups.open("g", TASK, 2, split="train", epoch=3)
+    retry = groups.returned(ended(first, Outcome.INFRA_ERROR)).retry
+    assert retry is not None
+    assert [attempt.epoch for attempt in (first, second, retry)] == [3, 3, 3]
 
 
 def test_an_infra_error_is_tried_again_and_never_kept() -> None:
@@ -61,7 +68,6 @@ def test_a_late_result_of_an_old_attempt_is_void() -> None:
     assert groups.returned(ended(retry)).verdict is Verdict.KEPT
     assert groups.returned(ended(retry)).verdict is Verdict.LATE
     assert groups.returned(replace(ended(retry), group_id="other")).verdict is Verdict.LATE
-    assert groups.attempts_out() == 1
 
 
 @pytest.mark.parametrize("outcome", [Outcome.UNSCORED, Outcome.CANCELLED])

@@ -75,6 +75,14 @@ async def test_a_rollout_is_recorded_whole() -> None:
     assert trajectory.seconds > trajectory.tool_seconds > 0
 
 
+async def test_a_task_that_is_attempted_again_is_sampled_by_other_random_numbers() -> None:
+    seeds = {}
+    for name, epoch in (("first", 0), ("again", 1), ("once more", 1)):
+        trajectory = await Bench(Files, [Turn("42")]).runner.run(attempt_at(TASK, epoch=epoch))
+        seeds[name] = trajectory.seed
+    assert seeds["first"] != seeds["again"] == seeds["once more"]
+
+
 async def test_the_row_is_what_was_sampled_and_what_was_read() -> None:
     bench = Bench(Files, [CAT, Turn("42")])
     trajectory = await bench.runner.run(attempt_at(TASK))

@@ -33,16 +33,18 @@ def test_tasks_that_never_ended_are_given_once_more_first() -> None:
 
 
 def test_a_small_set_is_shuffled_anew_each_epoch_and_none_is_missed() -> None:
-    taken = [t.id for _, t in TaskSource(few, seed=0, split="train").take(15)]
+    drawn = TaskSource(few, seed=0, split="train").take(15)
+    assert [d.epoch for d in drawn] == [0] * 5 + [1] * 5 + [2] * 5
+    taken = [d.task.id for d in drawn]
     epochs = [taken[0:5], taken[5:10], taken[10:15]]
     assert all(sorted(epoch) == ["t0", "t1", "t2", "t3", "t4"] for epoch in epochs)
     assert len({tuple(epoch) for epoch in epochs}) > 1
 
 
 def test_a_stream_is_taken_in_its_own_order() -> None:
-    assert TaskSource(endless, seed=3, split="train").take(4) == list(
-        islice(enumerate(endless()), 4)
-    )
+    drawn = TaskSource(endless, seed=3, split="train").take(4)
+    assert [d.task for d in drawn] == list(islice(endless(), 4))
+    assert [d.number for d in drawn] == [0, 1, 2, 3]
 
 
 def test_no_tasks_and_repeated_ids_are_named() -> None:
