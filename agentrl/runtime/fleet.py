@@ -49,6 +49,8 @@ from scheduler.decisions import Decision, StartStep
 from scheduler.events import BatchReady, Event, Role, StepStarted, WeightsLoaded, WorkerLost
 
 log = structlog.get_logger(__name__)
+START_TRIES = 4
+"""Processes in one seat, one after the other, before a launch gives up."""
 RETRY_S = 0.5
 """Before another process starts in a seat whose last one did not get that far."""
 
@@ -139,7 +141,10 @@ class Fleet:
             self._staff.start_process(seat)
         starting = asyncio.gather(
             self._coordinator.ready(),
-            *(seat.actor.ready.remote() for seat in self._present()),
+            *(
+                self._persist(seat, lambda seat: seat.actor.ready.remote())
+                for seat in self._present()
+            ),
         )
         asked = self._staff.asked_of_ray([seat.bucket for seat in self._present()])
         await self._staff.within_start(f"the coordinator and the workers ({asked})", starting)
@@ -208,18 +213,37 @@ class Fleet:
         """Training workers hold the state of `step`; the others serve its weights, or judge."""
         training = self._in_role(Role.TRAINING)
         if not is_warm:
-            starting = (seat.actor.become_training.remote(checkpoint) for seat in training)
-            try:
-                await asyncio.gather(*starting)
-            except RayActorError as error:
-                raise ProcessLost(f"a training worker was lost: {in_short(error)}") from error
+            await asyncio.gather(
+                *(
+                    self._persist(seat, lambda seat: seat.actor.become_training.remote(checkpoint))
+                    for seat in training
+                )
+            )
         self._trainers.found({seat.worker_id: seat.actor for seat in training})
         await self._trainers.publish(step)
         self._boundary.set()
         serving = [seat for seat in self._present() if seat.role is not Role.TRAINING]
         await asyncio.gather(
             *(self._staff.report(seat) for seat in training),
-            *(self._staff.put_to_work(seat) for seat in serving),
+            *(self._persist(seat, self._staff.put_to_work) for seat in serving),
+        )
+
+    async def _persist(
+        self, seat: WorkerSeat, work: Callable[[WorkerSeat], Awaitable[object]]
+    ) -> None:
+        """A worker's part of the run's start, by another process where one dies of it: before the
+        run goes on nobody else replaces them. Raises `ProcessLost` when that goes on and on."""
+        for _ in range(START_TRIES):
+            try:
+                await work(seat)
+                return
+            except RayActorError as error:
+                reason = in_short(error)
+                log.warning("a worker died at the start", worker=seat.worker_id, reason=reason)
+                self._staff.start_process(seat)
+                self._on_replaced()
+        raise ProcessLost(
+            f"{START_TRIES} processes of {seat.worker_id} died at the start: {reason}"
         )
 
     def on_decision(self, decision: Decision) -> None:

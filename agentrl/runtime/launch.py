@@ -97,7 +97,8 @@ class Launch:
         refuse_unfit_policies(config)
         costs = None
         if needs_costs(config):
-            self._display.phase("measuring what work costs here")
+            if not self._layout.costs.exists():
+                self._display.phase("measuring what work costs here")
             costs = await asyncio.to_thread(_costs, config, self._layout.costs)
         coordinator = CoordinatorKeeper(
             make_scheduler(config, costs),

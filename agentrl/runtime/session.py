@@ -24,7 +24,7 @@ from agentrl.runtime.metrics_endpoint import MetricsEndpoint, serving_metrics
 
 log = structlog.get_logger(__name__)
 
-MAX_FRUITLESS_LAUNCHES = 2
+MAX_FRUITLESS_LAUNCHES = 3
 """Launches in a row that may end by a lost process without a step done."""
 
 

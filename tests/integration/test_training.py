@@ -80,6 +80,16 @@ def test_killed_processes_end_neither_the_run_nor_its_record(tmp_path: Path) -> 
     assert sorted(training.trained()) == list(range(1, 41))
 
 
+def test_a_worker_that_dies_while_the_run_starts_is_replaced(tmp_path: Path) -> None:
+    training = Training(tmp_path, config(warmup={"steps": 0}))
+    training.wait_for(lambda: training.actors("Worker") != [])
+    training.actors("Worker")[0].kill()
+    assert training.wait() == 0, training.text
+    log = (training.run / "log.jsonl").read_text()
+    assert "a worker died at the start" in log
+    assert "going on from the newest checkpoint" not in log
+
+
 @pytest.mark.parametrize("times", [1, 2])
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path, times: int) -> None:
     training = Training(tmp_path, config(train={"steps": 1000}))
