@@ -35,7 +35,7 @@ class BubblewrapBackend(LocalBackend):
         """Blocks for some 100 ms: finds out what this machine allows."""
         super().__init__()
         self.bwrap = working_bwrap()
-        self.cgroups = Cgroups.find() if cgroups is None else cgroups
+        self.cgroups = Cgroups.find(may_change=True) if cgroups is None else cgroups
         self.cgroups.sweep()
         self._families: Families | None = None
         problem = problem_of_forking(self.bwrap, self.cgroups) if may_fork else "not wanted"
@@ -76,7 +76,8 @@ class BubblewrapBackend(LocalBackend):
         if has.keys() >= {"memory", "pids", "cpu"}:
             return
         where = (
-            "no control group can be written here (run as root, or in a delegated systemd scope)"
+            "no control group here hands that down (run as root, or with "
+            "`systemd-run --user --scope -p Delegate=yes`)"
         )
         if "memory" not in has:
             yield f"Memory is limited for each process, not as a sum: {where}."

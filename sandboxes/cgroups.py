@@ -1,7 +1,8 @@
 """Limits on the sum of a box's processes, where this machine lets us write control groups.
 
-Version 1 has a tree for each controller, version 2 has one for all. A box gets one group per
-tree, below the group that this process is in, so that limits set on us hold for boxes too.
+Version 1 has a tree for each controller, version 2 has one for all (see `cgroup_tree`). A box gets
+one group per tree, below the group that this process is in where that is possible, so that limits
+set on us hold for boxes too.
 A process enters by writing to `procs_files` before it starts anything; its groups are removed
 once nobody is in them. Group names begin with their owner's identity, so that those of a worker
 that was killed can be told from those in use.
@@ -10,16 +11,15 @@ that was killed can be told from those in use.
 from __future__ import annotations
 
 import errno
-import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandboxes.ownership import local_name_may_live, this_process
+from sandboxes.cgroup_tree import PREFIX, can_make_groups, hand_down, place_for_groups
+from sandboxes.ownership import local_name_may_live
 from sandboxes.spec import SandboxSpec
 
-PREFIX = "agentrl-"
 _ROOT = Path("/sys/fs/cgroup")
 _CPU_PERIOD_US = 100_000
 _OOM_FILES = ("memory.events", "memory.oom_control")
@@ -75,37 +75,42 @@ class Cgroups:
         self.version = version
 
     @classmethod
-    def find(cls, root: Path = _ROOT, membership: str | None = None) -> Cgroups:
-        """What can be written here; maybe nothing."""
+    def find(
+        cls, root: Path = _ROOT, membership: str | None = None, *, may_change: bool = False
+    ) -> Cgroups:
+        """What can be written here; maybe nothing. `may_change` groups so that boxes have a place."""
         if membership is None:
             membership = Path("/proc/self/cgroup").read_text()
         own = dict(line.split(":", 2)[1:] for line in membership.splitlines())
-        if (root / "cgroup.controllers").exists():
-            return cls(_version_2_parents(root, own.get("", "/")), version=2)
-        return cls(_version_1_parents(root, own), version=1)
+        if not (root / "cgroup.controllers").exists():
+            return cls(_version_1_parents(root, own), version=1)
+        place = place_for_groups(root, own.get("", "/"), may_change=may_change)
+        return cls(dict.fromkeys(sorted(place[1]), place[0]) if place else {}, version=2)
 
     def make(self, name: str, spec: SandboxSpec) -> BoxCgroup:
         folders: dict[Path, None] = {}
         try:
+            for parent in set(self.parents.values()) if self.version == 2 else ():
+                hand_down(parent, self.parents)  # systemd takes back what no unit of its own needs
             for controller, parent in self.parents.items():
                 folder = parent / (PREFIX + name)
                 folder.mkdir(exist_ok=folder in folders)
                 folders[folder] = None
-                for file, value in self._settings(controller, spec):
+                for file, value in self._settings(controller, folder, spec):
                     (folder / file).write_text(value)
         except OSError:
             BoxCgroup(folders=tuple(folders)).remove()
             raise
         return BoxCgroup(folders=tuple(folders))
 
-    def _settings(self, controller: str, spec: SandboxSpec) -> list[tuple[str, str]]:
+    def _settings(self, controller: str, folder: Path, spec: SandboxSpec) -> list[tuple[str, str]]:
         memory, quota = str(spec.memory_bytes), int(spec.cpus * _CPU_PERIOD_US)
         match (self.version, controller):
             case (_, "pids"):
                 return [("pids.max", str(spec.pids))]
             case (1, "memory"):
                 settings = [("memory.limit_in_bytes", memory)]
-                if _has_swap_control(self.parents["memory"]):
+                if (folder.parent / "memory.memsw.limit_in_bytes").exists():
                     settings.append(("memory.memsw.limit_in_bytes", memory))
                 return settings
             case (1, "cpu"):
@@ -114,10 +119,10 @@ class Cgroups:
                     ("cpu.cfs_quota_us", str(quota)),
                 ]
             case (2, "memory"):
-                swap = (
-                    [("memory.swap.max", "0")] if _has_swap_control(self.parents["memory"]) else []
-                )
-                return [("memory.max", memory), *swap]
+                settings = [("memory.max", memory)]
+                if (folder / "memory.swap.max").exists():  # the root of all has no such file
+                    settings.append(("memory.swap.max", "0"))
+                return settings
             case _:
                 return [("cpu.max", f"{quota} {_CPU_PERIOD_US}")]
 
@@ -145,41 +150,7 @@ def _version_1_parents(root: Path, own: Mapping[str, str]) -> dict[str, Path]:
         for controller in {"memory", "pids", "cpu"} & set(controllers.split(",")):
             # Inside a container our path may be the host's, and the mount's top be our group.
             for parent in (root / controllers / path.lstrip("/"), root / controllers):
-                if _can_make(parent):
+                if can_make_groups(parent):
                     parents[controller] = parent
                     break
     return parents
-
-
-def _version_2_parents(root: Path, own: str) -> dict[str, Path]:
-    """The nearest group above us that hands its controllers down; ours may not, as we are in it."""
-    here = root / own.lstrip("/")
-    for candidate in (here, *here.parents):
-        if not candidate.is_relative_to(root):
-            break
-        has = {"memory", "pids", "cpu"} & set(_words(candidate / "cgroup.subtree_control"))
-        if has and _can_make(candidate):
-            return dict.fromkeys(sorted(has), candidate)
-    return {}
-
-
-def _has_swap_control(parent: Path) -> bool:
-    names = ("memory.swap.max", "memory.memsw.limit_in_bytes")
-    return any((parent / name).exists() for name in names)
-
-
-def _can_make(parent: Path) -> bool:
-    probe = parent / f"{PREFIX}{this_process().local_name}-{secrets.token_hex(4)}"
-    try:
-        probe.mkdir()
-        probe.rmdir()
-    except OSError:
-        return False
-    return True
-
-
-def _words(file: Path) -> list[str]:
-    try:
-        return file.read_text().split()
-    except OSError:
-        return []

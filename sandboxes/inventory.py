@@ -21,7 +21,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sandboxes import cgroups, process
+from sandboxes import process
+from sandboxes.cgroup_tree import PREFIX
 from sandboxes.cgroups import BoxCgroup, Cgroups
 from sandboxes.ownership import local_name_may_live
 from sandboxes.sandbox import BackendUnavailable, SandboxError
@@ -148,8 +149,8 @@ def _groups() -> dict[str, list[Path]]:
     """The control groups of each box, one for each controller at most."""
     found: dict[str, list[Path]] = {}
     for parent in set(Cgroups.find().parents.values()):
-        for folder in parent.glob(cgroups.PREFIX + "*"):
-            found.setdefault(folder.name.removeprefix(cgroups.PREFIX), []).append(folder)
+        for folder in parent.glob(PREFIX + "*"):
+            found.setdefault(folder.name.removeprefix(PREFIX), []).append(folder)
     return found
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from sandboxes.cgroups import Cgroups
 from sandboxes.ownership import this_process
 from sandboxes.spec import SandboxSpec
@@ -46,20 +48,36 @@ def test_a_path_of_the_host_seen_from_a_container_means_the_top(tmp_path: Path) 
     assert cgroups.parents == {"memory": tmp_path / "memory"}
 
 
-def test_version_2_uses_the_nearest_group_that_hands_controllers_down(tmp_path: Path) -> None:
-    own = tmp_path / "user.slice/run.scope"
-    own.mkdir(parents=True)
-    (tmp_path / "cgroup.controllers").touch()
-    (tmp_path / "user.slice/cgroup.subtree_control").write_text("memory pids io")
-    (tmp_path / "cgroup.subtree_control").write_text("cpu memory pids")
+def test_version_2_has_one_group_with_all_settings(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.controllers").write_text("io memory pids")
+    (tmp_path / "cgroup.procs").touch()
+    (tmp_path / "cgroup.subtree_control").write_text("memory pids io")
     cgroups = Cgroups.find(tmp_path, "0::/user.slice/run.scope\n")
-    assert cgroups.parents == dict.fromkeys(("memory", "pids"), tmp_path / "user.slice")
+    assert cgroups.version == 2
     box = cgroups.make("1-2-x", SPEC)
     (folder,) = box.folders
     assert {p.name: p.read_text() for p in folder.iterdir()} == {
         "memory.max": "1000",
         "pids.max": "7",
     }
+
+
+def test_swap_is_forbidden_below_the_root_of_all_which_has_no_such_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cgroup.controllers").write_text("memory")
+    (tmp_path / "cgroup.procs").touch()
+    (tmp_path / "cgroup.subtree_control").write_text("memory")
+    cgroups = Cgroups.find(tmp_path, "0::/\n")
+    make_folder = Path.mkdir
+
+    def with_its_files(folder: Path, exist_ok: bool = False) -> None:
+        make_folder(folder, exist_ok=exist_ok)
+        (folder / "memory.swap.max").write_text("max")
+
+    monkeypatch.setattr(Path, "mkdir", with_its_files)
+    (folder,) = cgroups.make("1-2-x", SPEC).folders
+    assert (folder / "memory.swap.max").read_text() == "0"
 
 
 def test_nothing_writable_means_no_groups(tmp_path: Path) -> None:
