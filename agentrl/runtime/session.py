@@ -45,7 +45,10 @@ async def train(
             fruitless = 0 if ended.step > furthest else fruitless + 1
             furthest = max(furthest, ended.step)
             if fruitless >= MAX_FRUITLESS_LAUNCHES:
-                raise ProcessLost(ended.reason)
+                raise ProcessLost(
+                    f"{fruitless} launches in a row lost what only a checkpoint has before they had "
+                    f"done a step; the last one: {ended.reason}"
+                )
             metrics.restarted("run")
             log.warning("going on from the newest checkpoint", reason=ended.reason)
 
