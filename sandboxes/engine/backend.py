@@ -48,10 +48,8 @@ class DockerBackend(StreamBackend):
         self.images = Images(self.engine)
         self.run_id = run_id
         self.backend_id = secrets.token_hex(8)
-        is_version_2 = self.engine.info.get("CgroupVersion") == "2"
-        self.oom_file = (
-            f"/sys/fs/cgroup/{'memory.events' if is_version_2 else 'memory/memory.oom_control'}"
-        )
+        self.has_cgroup_2 = self.engine.info.get("CgroupVersion") == "2"
+        self.oom_file = f"/sys/fs/cgroup/{'memory.events' if self.has_cgroup_2 else 'memory/memory.oom_control'}"
         self._enforced = enforced_limits(self.engine.info)
         self._without_python: set[str] = set()
         self._reaper: asyncio.Task[None] | None = None

@@ -95,6 +95,7 @@ def create_options(
     *,
     is_podman: bool,
     is_gvisor: bool,
+    has_cgroup_2: bool,
 ) -> dict[str, Any]:
     keeps_workdir = image.workdir == spec.workdir
     user = f"{spec.user}:{spec.user}"
@@ -129,6 +130,8 @@ def create_options(
             ulimits=_ulimits(is_podman=is_podman),
             log_config=LogConfig(type=LogConfig.types.NONE),
             ipc_mode="private",
+            # Else an engine may be set to show a box the groups of all the host, not its own.
+            cgroupns="private" if has_cgroup_2 else None,
             runtime=spec.runtime,
         ),
     }
@@ -216,6 +219,7 @@ class ContainerBox:
                     self._main,
                     is_podman=self.engine.is_podman,
                     is_gvisor=self._is_gvisor,
+                    has_cgroup_2=self._backend.has_cgroup_2,
                 ),
             )
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from docker.api import APIClient
 
 from sandboxes.engine import connection, runtimes
 from sandboxes.engine.backend import DockerBackend
 from sandboxes.engine.connection import Engine
+from sandboxes.engine.container import Image, boxd, create_options
 from sandboxes.spec import MIB, SandboxSpec
 
 ALL = dict.fromkeys(("MemoryLimit", "SwapLimit", "PidsLimit", "CpuCfsQuota"), True)
@@ -28,6 +31,24 @@ def backend_of(**info: Any) -> DockerBackend:
 def test_kills_for_want_of_memory_are_counted_by_either_version(version: str, file: str) -> None:
     assert backend_of(CgroupVersion=version, **ALL).oom_file == file
     assert backend_of(**ALL).oom_file == "/sys/fs/cgroup/memory/memory.oom_control"
+
+
+@pytest.mark.parametrize(("version", "mode"), [("1", None), ("2", "private")])
+def test_a_box_sees_its_own_control_group_whatever_the_engine_is_set_to(
+    version: str, mode: str | None
+) -> None:
+    """Of version 1 every engine shows it its own."""
+    with closing(APIClient(base_url="unix:///nowhere", version="1.41")) as client:
+        options = create_options(
+            client,
+            SandboxSpec(),
+            Image(name="image", workdir="/"),
+            boxd("oom", {}),
+            is_podman=False,
+            is_gvisor=False,
+            has_cgroup_2=backend_of(CgroupVersion=version, **ALL).has_cgroup_2,
+        )
+    assert options["host_config"].get("CgroupnsMode") == mode
 
 
 def test_an_engine_with_everything_promises_everything() -> None:
