@@ -22,9 +22,9 @@ import secrets
 from collections.abc import Iterable
 from pathlib import Path
 
+from sandboxes.cgroup_names import group_name
 from sandboxes.ownership import this_process
 
-PREFIX = "agentrl-"
 WORKERS = "workers-of-agentrl"
 """The child that holds the processes of a group which was divided; it has no limits of its own."""
 _CONTROLLERS = frozenset({"cpu", "memory", "pids"})
@@ -75,7 +75,7 @@ def write(file: Path, text: str) -> None:
 
 
 def can_make_groups(parent: Path) -> bool:
-    probe = parent / f"{PREFIX}{this_process().local_name}-{secrets.token_hex(4)}"
+    probe = parent / group_name(f"{this_process().local_name}-{secrets.token_hex(4)}")
     try:
         probe.mkdir()
         probe.rmdir()

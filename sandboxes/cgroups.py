@@ -4,8 +4,7 @@ Version 1 has a tree for each controller, version 2 has one for all (see `cgroup
 one group per tree, below the group that this process is in where that is possible, so that limits
 set on us hold for boxes too.
 A process enters by writing to `procs_files` before it starts anything; its groups are removed
-once nobody is in them. Group names begin with their owner's identity, so that those of a worker
-that was killed can be told from those in use.
+once nobody is in them. Their names tell those of a worker that was killed from those in use.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandboxes.cgroup_tree import PREFIX, can_make_groups, hand_down, place_for_groups
-from sandboxes.ownership import local_name_may_live
+from sandboxes.cgroup_names import group_name, groups_in
+from sandboxes.cgroup_tree import can_make_groups, hand_down, place_for_groups
 from sandboxes.spec import SandboxSpec
 
-_ROOT = Path("/sys/fs/cgroup")
+ROOT = Path("/sys/fs/cgroup")
 _CPU_PERIOD_US = 100_000
 _OOM_FILES = ("memory.events", "memory.oom_control")
 REMOVAL_TIMEOUT_S = 5.0
@@ -76,7 +75,7 @@ class Cgroups:
 
     @classmethod
     def find(
-        cls, root: Path = _ROOT, membership: str | None = None, *, may_change: bool = False
+        cls, root: Path = ROOT, membership: str | None = None, *, may_change: bool = False
     ) -> Cgroups:
         """What can be written here; maybe nothing. `may_change` groups so that boxes have a place."""
         if membership is None:
@@ -93,7 +92,7 @@ class Cgroups:
             for parent in set(self.parents.values()) if self.version == 2 else ():
                 hand_down(parent, self.parents)  # systemd takes back what no unit of its own needs
             for controller, parent in self.parents.items():
-                folder = parent / (PREFIX + name)
+                folder = parent / group_name(name)
                 folder.mkdir(exist_ok=folder in folders)
                 folders[folder] = None
                 for file, value in self._settings(controller, folder, spec):
@@ -129,9 +128,9 @@ class Cgroups:
     def sweep(self) -> None:
         """Remove the groups of workers that are gone."""
         for parent in set(self.parents.values()):
-            for folder in parent.glob(PREFIX + "*"):
-                if not local_name_may_live(folder.name.removeprefix(PREFIX)):
-                    BoxCgroup(folders=(folder,)).remove()
+            for group in groups_in(parent):
+                if not group.may_live:
+                    BoxCgroup(folders=(group.folder,)).remove()
 
 
 def limits_without(cgroups: Cgroups, spec: SandboxSpec) -> dict[str, int]:

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sandboxes import process
-from sandboxes.cgroup_tree import PREFIX
-from sandboxes.cgroups import BoxCgroup, Cgroups
+from sandboxes.cgroup_names import FoundGroup, groups_below
+from sandboxes.cgroups import ROOT, BoxCgroup
 from sandboxes.ownership import local_name_may_live
 from sandboxes.sandbox import BackendUnavailable, SandboxError
 
@@ -139,23 +139,28 @@ def _engine_box(box: EngineBox) -> FoundBox:
 
 
 def _on_this_machine() -> Iterator[FoundBox]:
-    for name, folders in sorted(_groups().items()):
-        yield _local_box("bubblewrap", name, folders[0])
+    for name, groups in sorted(_groups().items()):
+        is_judged_here = groups[0].is_judged_here
+        yield _local_box("bubblewrap", name, groups[0].folder, is_judged_here=is_judged_here)
     for folder in sorted(Path(tempfile.gettempdir()).glob(process.PREFIX + "*")):
-        yield _local_box("subprocess", folder.name.removeprefix(process.PREFIX), folder)
+        name = folder.name.removeprefix(process.PREFIX)
+        yield _local_box("subprocess", name, folder, is_judged_here=True)
 
 
-def _groups() -> dict[str, list[Path]]:
-    """The control groups of each box, one for each controller at most."""
-    found: dict[str, list[Path]] = {}
-    for parent in set(Cgroups.find().parents.values()):
-        for folder in parent.glob(PREFIX + "*"):
-            found.setdefault(folder.name.removeprefix(PREFIX), []).append(folder)
+def _groups() -> dict[str, list[FoundGroup]]:
+    """The control groups of each box that we may remove, one for each controller at most."""
+    found: dict[str, list[FoundGroup]] = {}
+    for group in groups_below(ROOT):
+        if os.access(group.folder.parent, os.W_OK):
+            found.setdefault(group.box, []).append(group)
     return found
 
 
-def _local_box(backend: str, name: str, folder: Path) -> FoundBox:
-    lives = local_name_may_live(name)
+def _local_box(backend: str, name: str, folder: Path, *, is_judged_here: bool) -> FoundBox:
+    if not is_judged_here:
+        owner = OwnerState.ELSEWHERE
+    else:
+        owner = OwnerState.LIVES if local_name_may_live(name) else OwnerState.DEAD
     pid = name.partition("-")[0]
     try:
         created = folder.stat().st_mtime
@@ -165,10 +170,10 @@ def _local_box(backend: str, name: str, folder: Path) -> FoundBox:
         name=name,
         backend=backend,
         run_id="",
-        owner=OwnerState.LIVES if lives else OwnerState.DEAD,
+        owner=owner,
         owner_pid=int(pid) if pid.isdecimal() else None,
         age_s=max(0.0, time.time() - created),
-        is_left_over=not lives,
+        is_left_over=owner is OwnerState.DEAD,
     )
 
 
@@ -176,7 +181,8 @@ def _remove(box: FoundBox) -> None:
     if box.backend == "subprocess":
         shutil.rmtree(Path(tempfile.gettempdir(), process.PREFIX + box.name), ignore_errors=True)
         return
-    group = BoxCgroup(folders=tuple(_groups().get(box.name, ())))
+    found = _groups().get(box.name, ())
+    group = BoxCgroup(folders=tuple(group.folder for group in found))
     for file in group.procs_files:
         for pid in file.read_text().split():
             with contextlib.suppress(ProcessLookupError):

@@ -53,6 +53,11 @@ def this_process() -> Owner:
     return _owner_of(os.getpid())
 
 
+def pid_namespace() -> int:
+    """Pids of another one mean nothing here."""
+    return os.stat("/proc/self/ns/pid").st_ino
+
+
 def local_name_may_live(name: str) -> bool:
     """The same for a thing called `<pid>-<started>-...`, made since this host's last boot.
 
@@ -68,10 +73,9 @@ def local_name_may_live(name: str) -> bool:
 @functools.lru_cache(maxsize=1)
 def _owner_of(pid: int) -> Owner:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    namespace = os.stat("/proc/self/ns/pid").st_ino
     started = _start_time(pid)
     assert started is not None
-    host = f"{socket.gethostname()}/{namespace}"
+    host = f"{socket.gethostname()}/{pid_namespace()}"
     return Owner(host=host, boot=boot, pid=pid, started=started)
 
 

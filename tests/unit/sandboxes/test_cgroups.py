@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from sandboxes.cgroup_names import group_name
 from sandboxes.cgroups import Cgroups
 from sandboxes.ownership import this_process
 from sandboxes.spec import SandboxSpec
 
+NAME = group_name("1-2-x")
 SPEC = SandboxSpec(memory_bytes=1000, pids=7, cpus=1.5)
 
 
@@ -28,9 +30,9 @@ def test_version_1_has_a_group_in_each_tree_below_our_own(tmp_path: Path) -> Non
     assert cgroups.version == 1
     box = cgroups.make("1-2-x", SPEC)
     assert sorted(str(p.relative_to(tmp_path)) for p in box.procs_files) == [
-        "cpu,cpuacct/agentrl-1-2-x/cgroup.procs",
-        "memory/job/agentrl-1-2-x/cgroup.procs",
-        "pids/agentrl-1-2-x/cgroup.procs",
+        f"cpu,cpuacct/{NAME}/cgroup.procs",
+        f"memory/job/{NAME}/cgroup.procs",
+        f"pids/{NAME}/cgroup.procs",
     ]
     written = {p.name: p.read_text() for folder in box.folders for p in folder.iterdir()}
     assert written == {
@@ -98,7 +100,9 @@ def test_out_of_memory_kills_are_read_in_both_versions(tmp_path: Path) -> None:
 
 
 def test_sweeping_spares_the_groups_of_the_living(tmp_path: Path) -> None:
-    ours, theirs = f"agentrl-{this_process().local_name}-x", f"agentrl-{os.getpid()}-1-x"
-    version_1(tmp_path, f"memory/{ours}", f"memory/{theirs}", "memory/other")
+    ours, theirs = group_name(f"{this_process().local_name}-x"), group_name(f"{os.getpid()}-1-x")
+    of_a_container = f"agentrl-1-{os.getpid()}-1-x"
+    stay = [ours, of_a_container, "other"]
+    version_1(tmp_path, *(f"memory/{name}" for name in [*stay, theirs]))
     Cgroups.find(tmp_path, "4:memory:/\n").sweep()
-    assert sorted(p.name for p in (tmp_path / "memory").iterdir()) == sorted([ours, "other"])
+    assert sorted(p.name for p in (tmp_path / "memory").iterdir()) == sorted(stay)
