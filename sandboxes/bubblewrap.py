@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from sandboxes.box import BoxHost
 from sandboxes.bwrap import working_bwrap
-from sandboxes.cgroups import Cgroups
+from sandboxes.cgroups import Cgroups, sweep_groups
 from sandboxes.family import Families
 from sandboxes.forked import ForkedBox
 from sandboxes.local import LocalBackend
@@ -36,7 +36,7 @@ class BubblewrapBackend(LocalBackend):
         super().__init__()
         self.bwrap = working_bwrap()
         self.cgroups = Cgroups.find(may_change=True) if cgroups is None else cgroups
-        self.cgroups.sweep()
+        sweep_groups()
         self._families: Families | None = None
         problem = problem_of_forking(self.bwrap, self.cgroups) if may_fork else "not wanted"
         if problem is None:

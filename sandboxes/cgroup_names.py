@@ -38,15 +38,12 @@ def group_name(box: str) -> str:
     return f"agentrl-{pid_namespace()}-{box}"
 
 
-def groups_in(parent: Path) -> Iterator[FoundGroup]:
-    for folder in parent.glob("agentrl-*"):
-        if match := _NAME.fullmatch(folder.name):
-            yield FoundGroup(folder=folder, box=match["box"], namespace=int(match["namespace"]))
-
-
 def groups_below(root: Path) -> Iterator[FoundGroup]:
-    """Those of all places: of other sessions and services too, and of containers."""
-    for folder, names, _ in os.walk(root):
-        if any(name.startswith("agentrl-") for name in names):
-            yield from groups_in(Path(folder))
-            names[:] = [name for name in names if not _NAME.fullmatch(name)]
+    """Those that we may remove, of other sessions and services too, and of containers."""
+    for parent, names, _ in os.walk(root):
+        matches = [match for name in names if (match := _NAME.fullmatch(name))]
+        if matches and os.access(parent, os.W_OK):
+            for match in matches:
+                folder, namespace = Path(parent, match[0]), int(match["namespace"])
+                yield FoundGroup(folder=folder, box=match["box"], namespace=namespace)
+        names[:] = [name for name in names if not _NAME.fullmatch(name)]

@@ -10,14 +10,17 @@ once nobody is in them. Their names tell those of a worker that was killed from 
 from __future__ import annotations
 
 import errno
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandboxes.cgroup_names import group_name, groups_in
+from sandboxes.cgroup_names import group_name, groups_below
 from sandboxes.cgroup_tree import can_make_groups, hand_down, place_for_groups
 from sandboxes.spec import SandboxSpec
+
+log = logging.getLogger(__name__)
 
 ROOT = Path("/sys/fs/cgroup")
 _CPU_PERIOD_US = 100_000
@@ -125,12 +128,16 @@ class Cgroups:
             case _:
                 return [("cpu.max", f"{quota} {_CPU_PERIOD_US}")]
 
-    def sweep(self) -> None:
-        """Remove the groups of workers that are gone."""
-        for parent in set(self.parents.values()):
-            for group in groups_in(parent):
-                if not group.may_live:
-                    BoxCgroup(folders=(group.folder,)).remove()
+
+def sweep_groups(root: Path = ROOT) -> None:
+    """Remove the groups of workers that are gone, wherever their place was."""
+    for group in groups_below(root):
+        if group.may_live:
+            continue
+        try:
+            BoxCgroup(folders=(group.folder,)).remove()
+        except OSError as e:
+            log.warning("a dead worker's box stays box=%s problem=%r", group.box, str(e))
 
 
 def limits_without(cgroups: Cgroups, spec: SandboxSpec) -> dict[str, int]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sandboxes.cgroup_names import group_name
-from sandboxes.cgroups import Cgroups
+from sandboxes.cgroups import Cgroups, sweep_groups
 from sandboxes.ownership import this_process
 from sandboxes.spec import SandboxSpec
 
@@ -103,6 +103,15 @@ def test_sweeping_spares_the_groups_of_the_living(tmp_path: Path) -> None:
     ours, theirs = group_name(f"{this_process().local_name}-x"), group_name(f"{os.getpid()}-1-x")
     of_a_container = f"agentrl-1-{os.getpid()}-1-x"
     stay = [ours, of_a_container, "other"]
-    version_1(tmp_path, *(f"memory/{name}" for name in [*stay, theirs]))
-    Cgroups.find(tmp_path, "4:memory:/\n").sweep()
-    assert sorted(p.name for p in (tmp_path / "memory").iterdir()) == sorted(stay)
+    version_1(tmp_path, *(f"memory/{name}" for name in [*stay, theirs]), f"memory/job/{theirs}")
+    sweep_groups(tmp_path)
+    assert sorted(p.name for p in (tmp_path / "memory").iterdir()) == sorted([*stay, "job"])
+    assert not list((tmp_path / "memory/job").iterdir())
+
+
+def test_what_cannot_be_swept_is_told_and_stops_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    version_1(tmp_path, f"memory/{group_name(f'{os.getpid()}-1-x')}/still-in-use")
+    sweep_groups(tmp_path)
+    assert f"a dead worker's box stays box={os.getpid()}-1-x" in caplog.text

@@ -51,5 +51,5 @@ async def test_boxes_of_others_are_not_ours_to_remove(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (root / group_name(DEAD)).mkdir()
-    monkeypatch.setattr(os, "access", lambda path, mode: path != root)
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != root)
     assert await states() == {}
