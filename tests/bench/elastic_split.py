@@ -32,4 +32,6 @@ def cores_for(sizes: Sequence[int], *, pin: bool) -> list[Cores]:
 
 if __name__ == "__main__":
     agentrl.runtime.staff.cores_for = cores_for
+    # a core that two share is leased to neither: no worker of a static layout takes another's
+    agentrl.runtime.staff.WorkerSeat.accelerators = property(lambda seat: (seat.worker_id,))  # type: ignore[assignment, method-assign]
     app()
