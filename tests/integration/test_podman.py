@@ -56,6 +56,7 @@ def podman() -> Iterator[Path]:
     with (folder / "log").open("wb") as log:
         service = subprocess.Popen(
             ["podman", *storage, "system", "service", "--time=0", f"unix://{folder}/p.sock"],
+            cwd=folder,  # conmon leaves a file `oom` where it runs
             env=environment,
             stdout=log,
             stderr=log,
