@@ -220,12 +220,13 @@ async def test_a_box_full_of_processes_is_a_typed_error(
     await until(lambda: sleepers.count() > SPEC.pids - 8)
 
     async def use() -> None:
-        for _ in range(50):
+        while True:
             await box.exec(fill)  # a shell that may not fork once gives up, and leaves room
             await box.exec("sleep 0.1 & sleep 0.1 & wait")
 
     with pytest.raises(SandboxLost, match="cannot start another process"):
-        await use()
+        async with asyncio.timeout(60):
+            await asyncio.gather(use(), use(), use())
     await box.close()
     await until(lambda: sleepers.count() == 0)
 
