@@ -54,6 +54,11 @@ def seed_of(*parts: str | int) -> int:
     return int.from_bytes(digest, "big") >> 1
 
 
+def in_epoch(epoch: int, *parts: str | int) -> tuple[str | int, ...]:
+    """Parts of a seed that is another one each time that a run comes to the same task again."""
+    return (*parts, f"epoch {epoch}") if epoch else parts
+
+
 # ------------------------------------------------------------------------------- declarations
 
 
@@ -212,8 +217,7 @@ class Env:
         self.roles = Roles()
         self.ledger = Ledger()
         self.box = sandbox
-        who = (run_seed, task.id, sibling, attempt)
-        self._seed = (*who, f"epoch {epoch}") if epoch else who
+        self._seed = in_epoch(epoch, run_seed, task.id, sibling, attempt)
 
     @cached_property
     def task_rng(self) -> random.Random:

@@ -22,7 +22,7 @@ import structlog
 
 from agentrl.chat.format import ChatFormat
 from agentrl.engine.engine import Sampling
-from agentrl.env import Env, seed_of
+from agentrl.env import Env, in_epoch, seed_of
 from agentrl.judging import JudgeLost, Roles
 from agentrl.record.journal import JournaledAttempt
 from agentrl.record.journal_writer import JournalWriter
@@ -197,10 +197,9 @@ class RolloutRunner:
         )
 
     def _seed_parts(self, attempt: Attempt) -> tuple[int | str, ...]:
-        """Other ones each time that a task is attempted again, or it would be sampled by the same
-        random numbers; the same ones in every evaluation, which makes these comparable."""
-        who = (self._run_seed, attempt.split, attempt.task.id, attempt.sibling, attempt.attempt)
-        return (*who, f"epoch {attempt.epoch}") if attempt.epoch else who
+        """The same ones in every evaluation, which makes these comparable."""
+        task_id, sibling, number = attempt.task.id, attempt.sibling, attempt.attempt
+        return in_epoch(attempt.epoch, self._run_seed, attempt.split, task_id, sibling, number)
 
     async def _end(self, env: Env, conversation: Conversation, sampler: TurnSampler) -> _Ending:
         """Live through the rollout, and say how it ended."""
