@@ -75,6 +75,7 @@ def _run(config: RunConfig, layout: RunLayout) -> None:
     from agentrl.cli.progress import make_display, summary_lines
     from agentrl.record.log import logging_to
     from agentrl.runtime.failures import RunFailed, StalledRun
+    from agentrl.train.checkpoint_folders import latest_checkpoint
 
     console = Console()
     try:
@@ -87,7 +88,8 @@ def _run(config: RunConfig, layout: RunLayout) -> None:
         print(f"error: {error}\nrun: {layout.root}", file=sys.stderr)
         raise SystemExit(STALLED if isinstance(error, StalledRun) else FAILED) from None
     except (KeyboardInterrupt, asyncio.CancelledError):
-        print("stopped at once; the newest checkpoint can be resumed", file=sys.stderr)
+        left = "the newest checkpoint" if latest_checkpoint(layout.checkpoints) else "the beginning"
+        print(f"stopped at once; --resume goes on from {left}", file=sys.stderr)
         raise SystemExit(INTERRUPTED) from None
     for line in summary_lines(summary):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
