@@ -2,7 +2,8 @@
 
 Synchronous and single-threaded; `TorchEngine` runs it in a thread. Every `step` decodes one token
 for each running turn and spends a bounded number of tokens on prefill, so that neither starves the
-other. Turns are admitted in order of arrival while there is a slot for them.
+other. Turns are admitted in order of arrival while there is a slot for them. What a prompt has in
+common with one that is in a slot is copied from there; with one that is about to be computed, it waits.
 
 Invariants
 - A turn's slot holds keys and values of `ids[:filled]`; decoding is the case where one id is left.
@@ -23,6 +24,7 @@ from torch import Tensor
 from agentrl.engine.engine import EngineError, EngineStats, FinishReason, GenerateRequest
 from agentrl.engine.forward import Forward
 from agentrl.engine.kv_cache import KVCache, Work
+from agentrl.engine.prefixes import PrefixIndex
 from agentrl.engine.sampling import Sampler
 from agentrl.engine.slots import SlotTable
 from agentrl.engine.swap_cost import SwapCost, SwapMeter
@@ -40,6 +42,7 @@ class Batcher:
         *,
         prefill_tokens: int,
         policy_version: int,
+        prefixes: PrefixIndex | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._policy_version = policy_version
@@ -47,6 +50,7 @@ class Batcher:
         self._cache = cache
         self._prefill_tokens = prefill_tokens
         self._slots = SlotTable(cache.num_slots)
+        self._prefixes = prefixes or PrefixIndex()
         self._waiting: deque[ServedTurn] = deque()
         self._running: list[ServedTurn] = []
         self._prefills: dict[str, ServedTurn] = {}
@@ -103,12 +107,15 @@ class Batcher:
             self._swaps.kept(self._running)
             raise
         self._policy_version = version
+        self._prefixes.clear()
         if keep_cache:
+            for turn in self._running:
+                turn.is_mixed = turn.filled > 0
             return self._swaps.kept(self._running)
         self._swaps.dropped(self._running)
         self._slots.release_resting()
         for turn in self._running:
-            turn.filled = 0
+            turn.filled, turn.is_mixed = 0, False
 
     def hold(self) -> None:
         """Begin no turn until `admit`; those that run go on."""
@@ -155,6 +162,7 @@ class Batcher:
             logits.append(self._compute([turn for turn, _ in prefilling], sizes))
             self._tokens_prefilled += sum(sizes)
             self._requeue([turn for turn, _ in prefilling if turn.remaining])
+            self._offer([turn for turn, _ in prefilling])
         turns = [*decoding, *(turn for turn, _ in prefilling)]
         if turns:
             self._sample(turns, torch.cat(logits))
@@ -173,6 +181,7 @@ class Batcher:
                 turn.waited_steps += 1
                 continue
             turn.slot, turn.filled = lease
+            self._prefixes.cut(turn.slot, turn.filled)
             self._waiting.remove(turn)
             self._running.append(turn)
 
@@ -184,8 +193,12 @@ class Batcher:
         """
         picked: list[tuple[ServedTurn, int]] = []
         width = 0
-        for turn in self._running:
-            if turn.remaining == 1:
+        prefilling = [turn for turn in self._running if turn.remaining > 1]
+        coming = {
+            name for turn in prefilling if turn.filled for name in self._missing(turn, turn.filled)
+        }
+        for turn in prefilling:
+            if not turn.filled and self._waits_for_prefix(turn, coming):
                 continue
             size = min(turn.remaining, self._prefill_tokens)
             new_width = max(width, size)
@@ -195,11 +208,39 @@ class Batcher:
                 width = new_width
         return picked
 
+    def _waits_for_prefix(self, turn: ServedTurn, coming: set[int]) -> bool:
+        """Whether a block that this one lacks is about to be computed, by `coming`, for another.
+
+        Otherwise it copies what there is, and the blocks that it lacks then are coming too.
+        """
+        if turn.names is None:
+            turn.names = self._prefixes.names(turn.request.ids)
+        prefix = self._prefixes.find(turn.ids, turn.names)
+        missing = self._missing(turn, prefix.length if prefix else 0)
+        if not coming.isdisjoint(missing):
+            return True
+        if prefix:
+            self._cache.copy(prefix.slot, turn.slot, prefix.length)
+            turn.filled = prefix.length
+        coming.update(missing)
+        return False
+
+    def _missing(self, turn: ServedTurn, filled: int) -> list[int]:
+        """Names of the prompt's blocks after the first `filled` ids."""
+        return (turn.names or [])[self._prefixes.num_blocks(filled) :]
+
     def _requeue(self, unfinished: Sequence[ServedTurn]) -> None:
         """The next chunk of a long prompt waits until the other prompts had theirs."""
         for turn in unfinished:
             self._running.remove(turn)
             self._running.append(turn)
+
+    def _offer(self, turns: Sequence[ServedTurn]) -> None:
+        """Let others copy what these have of their prompts."""
+        for turn in turns:
+            if turn.names and not turn.is_mixed:
+                names = turn.names[: self._prefixes.num_blocks(turn.filled)]
+                self._prefixes.add(turn.slot, turn.request.ids[: turn.filled], names)
 
     def _compute(self, turns: Sequence[ServedTurn], sizes: Sequence[int]) -> Tensor:
         """Fill the slots with the next ids of each turn; the logits of the last of them."""

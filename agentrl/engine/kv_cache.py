@@ -1,7 +1,7 @@
 """Keys and values of all slots, and the block of ids that one forward pass adds to them.
 
 Every slot owns one preallocated row, so that sequences of any lengths decode together, nothing is
-copied when one grows, ends or joins, and attention reads the rows where they lie. A row has one
+copied when one grows or ends, and attention reads the rows where they lie. A row has one
 position more than the context: what padding computes is written there and never read as context.
 
 Legend: N rows of a block, Q ids a row, L positions attended to, H heads, D head size.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -129,6 +130,11 @@ class KVCache:
         slots = block.slots[:, None]
         for stored, new in zip(self._layers[layer], (keys, values), strict=True):
             stored[slots, :, block.writes] = new.transpose(1, 2)
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Put the first `length` keys and values of one slot into another."""
+        for stored in chain.from_iterable(self._layers.values()):
+            stored[target, :, :length] = stored[source, :, :length]
 
     def rows(self, layer: int, block: Block, length: int) -> tuple[Tensor, Tensor]:
         """The first `length` keys and values of the block's rows, [N, H, length, D]."""

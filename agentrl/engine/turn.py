@@ -34,6 +34,10 @@ class ServedTurn:
     """-1 while it waits for one."""
     filled: int = 0
     """How many leading ids have their keys and values in the slot."""
+    names: list[int] | None = None
+    """Of the blocks of a prompt that began with an empty slot; see `PrefixIndex`."""
+    is_mixed: bool = False
+    """Some of its keys and values are of weights that have been replaced."""
     waited_steps: int = 0
     stalled_since_s: float | None = None
     """A swap of weights holds it up."""

@@ -107,7 +107,7 @@ class _Probe:
         for _ in range(ROUNDS):
             names = [self._name() for _ in range(number)]
             for name in names:
-                await self._engine.prefill(name, [1] * context_tokens)
+                await self._engine.prefill(name, self._context(name, context_tokens))
             with _stopwatch() as decoding:
                 async with asyncio.TaskGroup() as group:
                     for name in names:
@@ -122,7 +122,7 @@ class _Probe:
         for _ in range(ROUNDS):
             name = self._name()
             with _stopwatch() as computing:
-                await self._engine.prefill(name, [1] * num_tokens)
+                await self._engine.prefill(name, self._context(name, num_tokens))
             seconds.append(computing())
             await self._engine.release(name)
         return min(seconds)
@@ -131,15 +131,19 @@ class _Probe:
         request = GenerateRequest(
             request_id=self._name(),
             session_id=name,
-            ids=[1] * (context_tokens + 1),
+            ids=[*self._context(name, context_tokens), 1],
             max_new_tokens=STEPS,
         )
         async for _ in self._engine.generate(request):
             pass
 
+    def _context(self, name: str, num_tokens: int) -> list[int]:
+        """Unlike any other from its beginning on: what contexts share is computed only once."""
+        return (list(name.encode()) + [1] * num_tokens)[:num_tokens]
+
     def _name(self) -> str:
         self._number += 1
-        return f"probe {self._number}"
+        return f"{self._number} probe"
 
 
 def _fitted(points: list[tuple[int, int]], steps_s: list[float]) -> DecodeCost:

@@ -19,6 +19,7 @@ from tiny_models import full_logits, tiny_qwen, truncated, weights_of
 from agentrl.engine.batcher import Batcher
 from agentrl.engine.engine import FinishReason, GenerateRequest, Sampling
 from agentrl.engine.kv_cache import KVCache
+from agentrl.engine.prefixes import PrefixIndex
 from agentrl.engine.sampling import stream_of, uniforms
 from agentrl.engine.torch_engine import make_forward
 from agentrl.engine.weights import load_into
@@ -27,6 +28,8 @@ POLICIES = [tiny_qwen(seed=i) for i in range(3)]
 NUM_SLOTS = 3
 CONTEXT_TOKENS = 48
 SESSIONS = st.sampled_from("abcde")
+OPENINGS = st.sampled_from([[], list(range(20)), list(range(11)), [*range(9), *range(40, 49)]])
+"""What prompts have in common, some more and some less."""
 SAMPLINGS = st.builds(
     Sampling,
     temperature=st.sampled_from([0.0, 0.7, 1.0, 1.3]),
@@ -60,7 +63,11 @@ class Interleavings(RuleBasedStateMachine):
         self.model = model
         self.version = 0
         self.batcher = Batcher(
-            make_forward(model, cache), cache, prefill_tokens=7, policy_version=0
+            make_forward(model, cache),
+            cache,
+            prefill_tokens=7,
+            policy_version=0,
+            prefixes=PrefixIndex(block_tokens=3),
         )
         self.turns: dict[str, Turn] = {}
         self.history: dict[str, list[int]] = {}
@@ -68,6 +75,7 @@ class Interleavings(RuleBasedStateMachine):
     @rule(
         session=SESSIONS,
         new=st.lists(st.integers(0, 255), min_size=1, max_size=12),
+        opening=OPENINGS,
         num_tokens=st.integers(0, 8),
         sampling=SAMPLINGS,
         goes_on=st.booleans(),
@@ -76,12 +84,13 @@ class Interleavings(RuleBasedStateMachine):
         self,
         session: str,
         new: list[int],
+        opening: list[int],
         num_tokens: int,
         sampling: Sampling,
         goes_on: bool,
     ) -> None:
         """A turn, or with no tokens a prefill, that continues its session or starts over."""
-        ids = (self.history.get(session, []) if goes_on else []) + new
+        ids = (self.history.get(session, []) if goes_on else opening) + new
         ids = ids[: CONTEXT_TOKENS - num_tokens]
         name = str(len(self.turns))
         request = GenerateRequest(

@@ -401,3 +401,82 @@ def test_broken_weights_are_an_error_not_a_token(model: PreTrainedModel) -> None
     model.lm_head.weight.fill_(torch.nan)
     with pytest.raises(EngineError, match="not finite"):
         turns.run()
+
+
+# --------------------------------------------------------------------------- common beginnings
+
+PROMPT = [(7 * i) % 200 for i in range(50)]
+
+
+def alone(ids: list[int], num_tokens: int, model: PreTrainedModel) -> list[float]:
+    turns = Turns(model, num_slots=1)
+    turns.submit("alone", ids, num_tokens)
+    turns.run()
+    return turns.logprobs["alone"]
+
+
+@pytest.mark.parametrize(("prefill_tokens", "each"), [(64, 1), (16, 2)])
+def test_a_prompt_that_many_have_is_computed_once(prefill_tokens: int, each: int) -> None:
+    """But for the last id of each, or what comes after the last whole block of ids."""
+    model = tiny_qwen(seed=0)
+    turns = Turns(model, num_slots=4, prefill_tokens=prefill_tokens)
+    for sibling in "abcd":
+        turns.submit(sibling, PROMPT, 5)
+    turns.run()
+    assert turns.batcher.stats().tokens_prefilled == len(PROMPT) + 3 * each
+    expected = alone(PROMPT, 5, model)
+    for sibling in "abcd":
+        assert turns.logprobs[sibling] == pytest.approx(expected, abs=1e-4)
+
+
+def test_what_differs_after_a_common_beginning_is_computed_for_each() -> None:
+    model = tiny_qwen(seed=0)
+    endings = {"a": [1, 2, 3], "b": [4, 5], "c": [6]}
+    turns = Turns(model, num_slots=3, prefill_tokens=64)
+    for name, ending in endings.items():
+        turns.submit(name, PROMPT[:40] + ending, 4)
+    turns.run()
+    assert turns.batcher.stats().tokens_prefilled == 40 + 3 + 2 + 1
+    for name, ending in endings.items():
+        expected = alone(PROMPT[:40] + ending, 4, model)
+        assert turns.logprobs[name] == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_slot_that_was_let_go_still_lends_its_beginning_until_it_is_taken() -> None:
+    turns = Turns(tiny_qwen(seed=0), num_slots=2)
+    turns.submit("first", PROMPT, 1)
+    turns.run()
+    turns.batcher.release("first")
+    turns.submit("other", [9] * 20, 1)  # takes the slot
+    turns.submit("second", PROMPT, 1)
+    turns.run()
+    assert turns.batcher.stats().tokens_prefilled == len(PROMPT) + 20 + len(PROMPT)
+    turns.batcher.release("other")
+    turns.submit("third", PROMPT, 1)
+    turns.run()
+    assert turns.batcher.stats().tokens_prefilled == 2 * len(PROMPT) + 20 + 1
+
+
+@pytest.mark.parametrize("keep_cache", [True, False])
+def test_nothing_that_older_weights_computed_is_lent(keep_cache: bool) -> None:
+    model, newer = tiny_qwen(seed=0), tiny_qwen(seed=1)
+    turns = Turns(model, num_slots=4)
+    turns.submit("before", PROMPT, 6)
+    turns.step(6)
+    turns.batcher.change_weights(
+        lambda: load_into(model, weights_of(newer)), 2, keep_cache=keep_cache
+    )
+    turns.submit("after", PROMPT, 3)
+    turns.run()
+    assert turns.logprobs["after"] == pytest.approx(alone(PROMPT, 3, newer), abs=1e-4)
+    assert turns.versions["after"] == [2, 2, 2]
+
+
+def test_a_long_prompt_that_ends_early_leaves_the_others_to_compute_theirs() -> None:
+    turns = Turns(tiny_qwen(seed=0), num_slots=2)
+    turns.submit("first", PROMPT, 2)
+    turns.submit("second", PROMPT, 2)
+    turns.step()
+    turns.batcher.abort("first")
+    turns.run()
+    assert turns.finish["second"] is FinishReason.LENGTH
