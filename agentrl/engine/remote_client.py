@@ -113,7 +113,8 @@ class RemoteEngine:
         await self._call("prefill", session_id, ids)
 
     async def release(self, session_id: str) -> None:
-        await self._call("release", session_id)
+        """Not waited for: what is sent after it is done after it."""
+        await self._post("release", session_id)
 
     async def stats(self) -> EngineStats:
         return EngineStats(**await self._call("stats"))

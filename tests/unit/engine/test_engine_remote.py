@@ -127,7 +127,7 @@ async def test_commands_reach_the_engine(port: int, engine: TorchEngine) -> None
         await remote.prefill("s", list(range(50)))
         assert (await engine.stats()).tokens_prefilled == 50
         await remote.release("s")
-        assert (await engine.stats()).cached_tokens == 0
+        assert (await remote.stats()).cached_tokens == 0
         stream = remote.generate(request("a", [1], 250))
         await anext(stream)
         await remote.pause()
