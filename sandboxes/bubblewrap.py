@@ -35,7 +35,7 @@ class BubblewrapBackend(LocalBackend):
         """Blocks for some 100 ms: finds out what this machine allows."""
         super().__init__()
         self.bwrap = working_bwrap()
-        self.cgroups = Cgroups.find(may_change=True) if cgroups is None else cgroups
+        self.cgroups = Cgroups.find() if cgroups is None else cgroups
         sweep_groups()
         self._families: Families | None = None
         problem = problem_of_forking(self.bwrap, self.cgroups) if may_fork else "not wanted"

@@ -2,8 +2,8 @@
 
 The kernel's rule: a group either holds processes or hands controllers down to its children, and
 only the root of all may do both. So our own group, which holds us, hands nothing down unless its
-processes first move into a child of it. Looking changes nothing; `may_change` is for who is about
-to make boxes:
+processes first move into a child of it. Looking for a place changes groups where none would do
+otherwise, so it is for who is about to make boxes:
 
 1. Our own group, where systemd says that it is delegated: limits set on us then hold for boxes
    too, and systemd leaves what is below it alone.
@@ -33,23 +33,22 @@ _MAX_MOVES = 10
 """Processes that fork while they are moved leave children behind, which are moved next time."""
 
 
-def place_for_groups(root: Path, own: str, *, may_change: bool) -> tuple[Path, set[str]] | None:
+def place_for_groups(root: Path, own: str) -> tuple[Path, set[str]] | None:
     """A group to make those of boxes in, and the controllers that it hands down to them."""
     here = root / own.lstrip("/")
     wanted = _words(root / "cgroup.controllers") & _CONTROLLERS
     line = [group for group in (here, *here.parents) if group.is_relative_to(root)]
     line = [group for group in line if wanted and _lets_us_in(group)]
-    may_divide = may_change and here in line
+    may_divide = here in line
     if may_divide and _is_delegated(here) and _divide(here, wanted):
         return here, wanted
     for group in line:
         if wanted <= handed_down(group):
             return group, wanted
-    if may_change:
-        for group in line:
-            with contextlib.suppress(OSError):
-                hand_down(group, wanted)
-                return group, wanted
+    for group in line:
+        with contextlib.suppress(OSError):
+            hand_down(group, wanted)
+            return group, wanted
     best = max(line, key=lambda group: len(wanted & handed_down(group)), default=None)
     has = wanted & handed_down(best) if best else set()
     ours = wanted & _words(here / "cgroup.controllers")

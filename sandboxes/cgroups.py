@@ -77,16 +77,14 @@ class Cgroups:
         self.version = version
 
     @classmethod
-    def find(
-        cls, root: Path = ROOT, membership: str | None = None, *, may_change: bool = False
-    ) -> Cgroups:
-        """What can be written here; maybe nothing. `may_change` groups so that boxes have a place."""
+    def find(cls, root: Path = ROOT, membership: str | None = None) -> Cgroups:
+        """What can be written here; maybe nothing. Changes groups so that boxes have a place."""
         if membership is None:
             membership = Path("/proc/self/cgroup").read_text()
         own = dict(line.split(":", 2)[1:] for line in membership.splitlines())
         if not (root / "cgroup.controllers").exists():
             return cls(_version_1_parents(root, own), version=1)
-        place = place_for_groups(root, own.get("", "/"), may_change=may_change)
+        place = place_for_groups(root, own.get("", "/"))
         return cls(dict.fromkeys(sorted(place[1]), place[0]) if place else {}, version=2)
 
     def make(self, name: str, spec: SandboxSpec) -> BoxCgroup:
