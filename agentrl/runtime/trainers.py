@@ -46,8 +46,9 @@ Ref = Any
 class StepOrder:
     """One worker's part in a step."""
 
-    attempt: int
-    """At a step, numbered from 1 on through all of a launch."""
+    round: int
+    """The same for all who are ordered together; a step that is done over has another. Counted from
+    1 on through all of a launch."""
     seat: Seat
     state: Sequence[Ref] = ()
     """One reference to the state of the others, for one that was not part of the step before."""
@@ -66,8 +67,8 @@ class TrainerGroup:
         """Of the last step; the same members go on meeting there."""
         self._resting: list[Ref] = []
         """The state, while nobody trains."""
-        self._attempt = 0
-        """Of the newest try at a step."""
+        self._round = 0
+        """Of the newest orders."""
         self._saving: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """Of each member: it may not drop its state while it saves that, and what it saves with
         it can be large, and reach it after the order to drop."""
@@ -170,7 +171,7 @@ class TrainerGroup:
     async def _orders(self, replicas: dict[str, Actor]) -> dict[str, StepOrder]:
         """Seats for all, and the state for those that are new. The dead are taken out."""
         self._check_state()
-        attempt = self._attempt = self._attempt + 1
+        self._round += 1
         while self._seats.keys() != replicas.keys():
             try:
                 self._seats = await self._take_seats(replicas)
@@ -183,7 +184,7 @@ class TrainerGroup:
             holders = list(self._members.values())
             state = [holders[0].snapshot.remote()] if holders else self._resting
         return {
-            name: StepOrder(attempt=attempt, seat=seat, state=() if name in known else state)
+            name: StepOrder(round=self._round, seat=seat, state=() if name in known else state)
             for name, seat in self._seats.items()
         }
 
@@ -227,7 +228,7 @@ class TrainerGroup:
         """Who has not met the dead one yet would wait for it in vain."""
         if not done.cancelled() and isinstance(done.exception(), RayActorError):
             for actor in replicas.values():
-                actor.call_off.remote(self._attempt)
+                actor.call_off.remote(self._round)
 
     def _any_member(self) -> tuple[str, Actor]:
         self._check_state()

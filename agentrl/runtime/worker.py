@@ -83,7 +83,7 @@ class Worker:
         self._training: TrainingContext | None = None
         self._meeting: Meeting | None = None
         self._called_off = Event()
-        self._attempt = self._called_off_attempt = 0
+        self._round = self._called_off_round = 0
         self._notice = TerminationNotice()
 
     async def ready(self) -> None:
@@ -153,19 +153,19 @@ class Worker:
         `groups` holds one reference, so that the groups travel from node to node and not through
         whoever calls.
         """
-        self._attempt = order.attempt
+        self._round = order.round
         replicas = self._replicas(order.seat)
-        if order.attempt <= self._called_off_attempt:
+        if order.round <= self._called_off_round:
             self._called_off.set()
         if order.state:
             await self._work(self._trained.take_over, await order.state[0])
         return await self._work(self._trained.gradients, await groups[0], replicas)
 
-    async def call_off(self, attempt: int) -> None:
-        """Wait no more for replicas that have not come: the `gradients` of this attempt end with
+    async def call_off(self, round_number: int) -> None:
+        """Wait no more for replicas that have not come: the `gradients` of this round end with
         `ReplicaLost`, though they may begin here after this call."""
-        self._called_off_attempt = attempt
-        if self._attempt == attempt:
+        self._called_off_round = round_number
+        if self._round == round_number:
             self._called_off.set()
 
     async def apply(self, has_samples: bool) -> AppliedStep:

@@ -203,7 +203,7 @@ async def test_what_is_called_off_while_the_state_is_still_on_its_way_waits_for_
     await bench.hire("a")
     nowhere = Seat(rank=1, size=2, host="127.0.0.1", port=1)
     state = late.remote(bench.replicas["a"].snapshot.remote())
-    order = StepOrder(attempt=1, seat=nowhere, state=[state])
+    order = StepOrder(round=1, seat=nowhere, state=[state])
     computing = bench.replicas["a"].gradients.remote(order, [ray.put(batch(1))])
     await bench.replicas["a"].call_off.remote(1)
     async with asyncio.timeout(TIMEOUT.total_seconds() / 2):
