@@ -7,16 +7,10 @@ that judge; `-` leaves it to the system. Only static layouts need it: where work
 worker is a core.
 """
 
-# ruff: noqa: E402  (imports follow a change of the search path)
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
-from pathlib import Path
-
-# Run as a script this file's folder comes first, and there `scheduler` would be a bench.
-sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != Path(__file__).parent]
 
 import agentrl.runtime.staff
 from agentrl.cli.main import app

@@ -7,18 +7,13 @@ nats over doubling bins; error in doublings between median and truth; recall of 
 The last line is one JSON object: by load and estimator, mean log loss.
 """
 
-# ruff: noqa: E402  (imports follow a change of the search path)
 from __future__ import annotations
 
 import argparse
 import json
-import sys
-from pathlib import Path
 from statistics import fmean
 
 import numpy as np
-
-sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != Path(__file__).parent]
 
 from scheduler.admission import CapacityAdmission
 from scheduler.core import Scheduler

@@ -7,20 +7,15 @@ by least squares; simulations charge them (`PlannerCost` in scheduler/sim/specs.
 is one JSON object.
 """
 
-# ruff: noqa: E402  (imports follow a change of the search path)
 from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import yaml
-
-# Run as a script this file's folder comes first, and there `scheduler` would be a bench.
-sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != Path(__file__).parent]
 
 from scheduler.events import Role
 from scheduler.policies import ShiftPlan

@@ -12,6 +12,7 @@ from agentrl.config.docs import page
 
 ROOT = Path(__file__).parents[2]
 MAX_LINES = 600
+PACKAGES = {"agentrl", "envs", "sandboxes", "scheduler"}
 SHAPELESS = {"utils.py", "util.py", "helpers.py", "common.py", "misc.py"}
 MACHINE_PATH = re.compile(
     r"(?<![\w.])/(work|root|home/\w+|Users/\w+)(?=[/\s\"'`:,)]|$)", re.MULTILINE
@@ -38,6 +39,13 @@ def test_files_are_named_after_what_they_own(tracked: list[Path]) -> None:
     assert not [path for path in tracked if path.name in SHAPELESS]
 
 
+def test_no_script_takes_the_place_of_a_package(tracked: list[Path]) -> None:
+    """The folder of a script comes first on the search path of all that it runs."""
+    scripts = [path for path in tracked if path.parent == ROOT / "tests/bench"]
+    assert scripts
+    assert not [path.name for path in scripts if path.stem in PACKAGES]
+
+
 def test_nothing_knows_the_machine_it_was_written_on(tracked: list[Path]) -> None:
     found = []
     for path in tracked:
@@ -51,8 +59,7 @@ def test_nothing_knows_the_machine_it_was_written_on(tracked: list[Path]) -> Non
 
 
 def test_modules_say_what_they_own(tracked: list[Path]) -> None:
-    packages = ("agentrl", "envs", "sandboxes", "scheduler")
-    modules = [p for p in tracked if p.suffix == ".py" and p.relative_to(ROOT).parts[0] in packages]
+    modules = [p for p in tracked if p.suffix == ".py" and p.relative_to(ROOT).parts[0] in PACKAGES]
     silent = [p for p in modules if p.stat().st_size and not p.read_text().startswith('"""')]
     assert not [str(path.relative_to(ROOT)) for path in silent]
 

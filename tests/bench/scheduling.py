@@ -1,6 +1,6 @@
 """What the scheduler is worth, in simulation, and what simulating costs.
 
-    python tests/bench/scheduler.py [--seeds 20] [--fault-seeds 1000] [--jobs 2] [CELL ...]
+    python tests/bench/scheduling.py [--seeds 20] [--fault-seeds 1000] [--jobs 2] [CELL ...]
 
 Cells are files of configs/sim (all of them by default). In each, every policy is tuned on seeds of
 its own and measured on the same fresh ones: ours against its rivals and against rules that know
@@ -21,12 +21,10 @@ the truth. Figures, on the last line as one JSON object:
 - `sim_seconds`: processor time of 10 000 attempts on 48 workers with ours, log lines included
 """
 
-# ruff: noqa: E402  (imports follow a change of the search path)
 from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from itertools import pairwise
@@ -34,9 +32,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-
-# Run as a script this file's folder comes first, and there `scheduler` would be this file.
-sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != Path(__file__).parent]
 
 from scheduler.replay import LogEntry
 from scheduler.sim.fuzz import RandomRun
