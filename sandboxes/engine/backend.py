@@ -6,8 +6,6 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Mapping
-from typing import Any
 
 from sandboxes.box import StreamSandbox
 from sandboxes.engine import control_shell
@@ -15,8 +13,9 @@ from sandboxes.engine.connection import Engine, find_engine
 from sandboxes.engine.container import ContainerBox, ProgramMissing, boxd
 from sandboxes.engine.control_shell import ControlShell
 from sandboxes.engine.images import Images
+from sandboxes.engine.kind import LIMITS
 from sandboxes.engine.reaper import EngineBox, remove_boxes
-from sandboxes.engine.runtimes import GVISOR_NOTES, is_gvisor
+from sandboxes.engine.runtimes import GVISOR_NOTES
 from sandboxes.engine.shell_box import ShellBox
 from sandboxes.ownership import this_process
 from sandboxes.sandbox import BackendUnavailable, Capabilities, SandboxError
@@ -26,8 +25,6 @@ from sandboxes.stream_backend import StreamBackend
 log = logging.getLogger(__name__)
 
 REAP_EVERY_S = 30.0
-LIMITS = ("MemoryLimit", "PidsLimit", "CpuCfsQuota")
-"""By the names that an engine has for them."""
 
 
 class DockerBackend(StreamBackend):
@@ -48,18 +45,17 @@ class DockerBackend(StreamBackend):
         self.images = Images(self.engine)
         self.run_id = run_id
         self.backend_id = secrets.token_hex(8)
-        self.has_cgroup_2 = self.engine.info.get("CgroupVersion") == "2"
-        self.oom_file = f"/sys/fs/cgroup/{'memory.events' if self.has_cgroup_2 else 'memory/memory.oom_control'}"
-        self._enforced = enforced_limits(self.engine.info)
         self._without_python: set[str] = set()
         self._reaper: asyncio.Task[None] | None = None
 
     def new_host(self, spec: SandboxSpec) -> ContainerBox:
-        return ContainerBox(self, spec, boxd(self.oom_file, self._limits_of_a_process(spec)))
+        main = boxd(self.engine.kind.oom_file, self._limits_of_a_process(spec))
+        return ContainerBox(self, spec, main)
 
     def _limits_of_a_process(self, spec: SandboxSpec) -> dict[str, int]:
         """What boxd holds each process to, where the engine cannot limit their sum."""
-        return {} if "MemoryLimit" in self._enforced else {"RLIMIT_AS": spec.memory_bytes}
+        limits_sum = "MemoryLimit" in self.engine.kind.enforced
+        return {} if limits_sum else {"RLIMIT_AS": spec.memory_bytes}
 
     async def create(self, spec: SandboxSpec) -> StreamSandbox:
         if self._reaper is None:
@@ -82,7 +78,6 @@ class DockerBackend(StreamBackend):
             spec=spec,
             shell=shell,
             host=host,
-            oom_file=self.oom_file,
             create=self.create,
             on_deleted=lambda: self.boxes.pop(host.box_id),
         )
@@ -96,18 +91,18 @@ class DockerBackend(StreamBackend):
         return box
 
     def capabilities(self, spec: SandboxSpec | None = None) -> Capabilities:
-        info = self.engine.info
+        kind, info = self.engine.kind, self.engine.kind.info
         filters = " ".join(info.get("SecurityOptions") or ())
-        has_gvisor = is_gvisor(spec.runtime if spec else None, info)
+        has_gvisor = kind.is_gvisor(spec.runtime if spec else None)
         if has_gvisor:
             notes = list(GVISOR_NOTES)
         else:
             notes = ["The kernel is shared with the host, unless `runtime` names one that is not."]
             if "seccomp" not in filters:
                 notes.append("The engine sets no system call filter.")
-        if "MemoryLimit" in self._enforced and not info.get("SwapLimit"):
+        if "MemoryLimit" in kind.enforced and not info.get("SwapLimit"):
             notes.append("Swap is not accounted for: a box may use it beyond its memory.")
-        weak = [name for name in LIMITS if name not in self._enforced]
+        weak = [name for name in LIMITS if name not in kind.enforced]
         if weak:
             notes.append(
                 f"The engine has no {', '.join(weak)}: it runs without control groups that it may "
@@ -118,15 +113,15 @@ class DockerBackend(StreamBackend):
                 "Memory is limited for each process, not as a sum, and not at all in images "
                 "without python3."
             )
-        if self.engine.is_podman:
+        if kind.is_podman:
             notes.append("Podman limits the bytes on disk, not the number of files.")
         notes += [_slow(image) for image in sorted(self._without_python)]
         notes.append("Images that work in `workdir` themselves keep it on disk, without a limit.")
         return Capabilities(
             network=True,
-            memory="MemoryLimit" in self._enforced,
-            pids="PidsLimit" in self._enforced,
-            cpus="CpuCfsQuota" in self._enforced,
+            memory="MemoryLimit" in kind.enforced,
+            pids="PidsLimit" in kind.enforced,
+            cpus="CpuCfsQuota" in kind.enforced,
             disk=True,
             kernel_isolation=has_gvisor,
             outlives_commands=not has_gvisor,
@@ -163,14 +158,6 @@ class DockerBackend(StreamBackend):
         except* SandboxError as e:
             log.warning("could not remove all boxes, the next run does or `gc`: %s", e.exceptions)
         await self.engine.close()
-
-
-def enforced_limits(info: Mapping[str, Any]) -> frozenset[str]:
-    """Which of `LIMITS` hold. Podman without root claims all of them under cgroup v1 as well, where
-    only root may set them."""
-    if info.get("Rootless") and info.get("CgroupVersion") == "1":
-        return frozenset()
-    return frozenset(name for name in LIMITS if info.get(name))
 
 
 def _slow(image: str) -> str:

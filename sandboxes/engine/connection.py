@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import requests
@@ -25,6 +25,7 @@ from docker.api import APIClient
 from docker.errors import APIError, DockerException
 from docker.utils import kwargs_from_env, parse_host
 
+from sandboxes.engine.kind import EngineKind
 from sandboxes.sandbox import BackendUnavailable, SandboxError
 
 CONNECT_TIMEOUT_S = 5.0
@@ -88,11 +89,11 @@ class Engine:
             said = client.version(api_version=False)
             self._version = said["ApiVersion"]
             parts = said.get("Components") or ()
-            self.is_podman = any("Podman" in part.get("Name", "") for part in parts)
+            is_podman = any("Podman" in part.get("Name", "") for part in parts)
             self._local = threading.local()  # the next client speaks that version
             client.close()
             client = self._client()
-            self.info: dict[str, Any] = client.info()
+            self.kind = EngineKind(info=client.info(), is_podman=is_podman)
             client.close()
         except (DockerException, requests.RequestException) as e:
             raise BackendUnavailable(

@@ -29,10 +29,10 @@ from sandboxes.bundle import boot_argv, boot_bytes
 from sandboxes.client import BoxClient
 from sandboxes.engine.attach import AttachStream, attach
 from sandboxes.engine.connection import Engine
+from sandboxes.engine.kind import EngineKind
 from sandboxes.engine.runtimes import (
     GVISOR_DEATH,
     how_to_register,
-    is_gvisor,
     is_unknown,
     pids_limit,
 )
@@ -92,17 +92,14 @@ def create_options(
     spec: SandboxSpec,
     image: Image,
     main: MainProcess,
-    *,
-    is_podman: bool,
-    is_gvisor: bool,
-    has_cgroup_2: bool,
+    kind: EngineKind,
 ) -> dict[str, Any]:
     keeps_workdir = image.workdir == spec.workdir
     user = f"{spec.user}:{spec.user}"
     small = min(spec.disk_bytes, 64 * MIB)
-    tmpfs = {"/tmp": _tmpfs(small, spec, mode="1777", is_podman=is_podman)}
+    tmpfs = {"/tmp": _tmpfs(small, spec, kind, mode="1777")}
     if not keeps_workdir:
-        tmpfs[spec.workdir] = _tmpfs(spec.disk_bytes, spec, mode="0755", is_podman=is_podman)
+        tmpfs[spec.workdir] = _tmpfs(spec.disk_bytes, spec, kind, mode="0755")
     return {
         "image": image.name,
         "entrypoint": list(main.argv),
@@ -119,7 +116,7 @@ def create_options(
             init=main.needs_init,
             cap_drop=["ALL"],
             security_opt=["no-new-privileges"],
-            pids_limit=pids_limit(spec.pids, is_gvisor=is_gvisor),
+            pids_limit=pids_limit(spec.pids, is_gvisor=kind.is_gvisor(spec.runtime)),
             nano_cpus=int(spec.cpus * 1e9),
             mem_limit=spec.memory_bytes,
             memswap_limit=spec.memory_bytes,
@@ -127,27 +124,27 @@ def create_options(
             read_only=not keeps_workdir,
             tmpfs=tmpfs,
             shm_size=small,
-            ulimits=_ulimits(is_podman=is_podman),
+            ulimits=_ulimits(kind),
             log_config=LogConfig(type=LogConfig.types.NONE),
             ipc_mode="private",
             # Else an engine may be set to show a box the groups of all the host, not its own.
-            cgroupns="private" if has_cgroup_2 else None,
+            cgroupns="private" if kind.has_cgroup_2 else None,
             runtime=spec.runtime,
         ),
     }
 
 
-def _tmpfs(size: int, spec: SandboxSpec, *, mode: str, is_podman: bool) -> str:
+def _tmpfs(size: int, spec: SandboxSpec, kind: EngineKind, *, mode: str) -> str:
     options = f"rw,exec,nosuid,nodev,size={size}"
-    if is_podman:  # which knows neither an owner nor a number of files
+    if kind.is_podman:  # which knows neither an owner nor a number of files
         return f"{options},mode=1777"
     num_files = max(1024, size // MIB * _SMALL_FILES_PER_MIB)
     return f"{options},nr_inodes={num_files},mode={mode},uid={spec.user},gid={spec.user}"
 
 
-def _ulimits(*, is_podman: bool) -> list[Ulimit]:
+def _ulimits(kind: EngineKind) -> list[Ulimit]:
     limits = {"nofile": 4096, "core": 0}
-    if is_podman:  # which else asks for more than it may, where the machine has a limit
+    if kind.is_podman:  # which else asks for more than it may, where the machine has a limit
         limits["nproc"] = _PODMAN_PROCESSES
     return [Ulimit(name=name, soft=limit, hard=limit) for name, limit in limits.items()]
 
@@ -177,10 +174,6 @@ class ContainerBox:
     @property
     def engine(self) -> Engine:
         return self._backend.engine
-
-    @property
-    def _is_gvisor(self) -> bool:
-        return is_gvisor(self._spec.runtime, self.engine.info)
 
     async def start(self, client: BoxClient) -> None:
         image = await self._backend.images.get(self._spec.image)
@@ -212,15 +205,7 @@ class ContainerBox:
             engine.create_container(
                 name=self.box_id,
                 labels=labels(self._spec, self._backend.backend_id, self._backend.run_id),
-                **create_options(
-                    engine,
-                    self._spec,
-                    image,
-                    self._main,
-                    is_podman=self.engine.is_podman,
-                    is_gvisor=self._is_gvisor,
-                    has_cgroup_2=self._backend.has_cgroup_2,
-                ),
+                **create_options(engine, self._spec, image, self._main, self.engine.kind),
             )
 
         try:
@@ -241,7 +226,8 @@ class ContainerBox:
         if self._stream is None:
             return ""
         words = self._stream.errors.decode("utf-8", "replace").strip()
-        is_riddle = self._is_gvisor and self._stream.ended_by_box
+        is_gvisor = self.engine.kind.is_gvisor(self._spec.runtime)
+        is_riddle = is_gvisor and self._stream.ended_by_box
         return words or (GVISOR_DEATH if is_riddle else "")
 
     async def delete(self) -> None:

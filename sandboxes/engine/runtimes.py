@@ -3,7 +3,7 @@
 gVisor's `runsc` gives a box a kernel of its own that is an ordinary process of the host. Control
 groups hold that process, so whoever fills the box's memory or processes ends the whole box; and its
 own threads count as the box's processes. Nor does it keep SIGKILL and SIGSTOP of the box's own user
-from process 1. It is recognised by its name or program, `runsc`.
+from process 1.
 """
 
 from __future__ import annotations
@@ -31,21 +31,14 @@ GVISOR_DEATH = (
 )
 
 
-def is_gvisor(runtime: str | None, info: Mapping[str, Any]) -> bool:
-    """`info` is what the engine says of itself; without a runtime it takes its default one."""
-    name = runtime or str(info.get("DefaultRuntime") or "")
-    known = (info.get("Runtimes") or {}).get(name) or {}
-    program = str(known.get("path") or known.get("runtimeType") or "")
-    return "runsc" in name or "runsc" in program.rpartition("/")[2]
-
-
 def pids_limit(pids: int, *, is_gvisor: bool) -> int:
     """So that as many processes as asked for do run."""
     return GVISOR_TASKS + GVISOR_TASKS_A_PROCESS * pids if is_gvisor else pids
 
 
 def is_unknown(runtime: str, info: Mapping[str, Any]) -> bool:
-    """To be asked after a refusal only: an engine may start runtimes that it does not list."""
+    """By what the engine says of itself. To be asked after a refusal only: an engine may start
+    runtimes that it does not list."""
     return runtime not in (info.get("Runtimes") or {})
 
 

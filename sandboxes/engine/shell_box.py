@@ -53,14 +53,12 @@ class ShellBox(StreamSandbox):
         spec: SandboxSpec,
         shell: ControlShell,
         host: ContainerBox,
-        oom_file: str,
         create: Callable[[SandboxSpec], Awaitable[StreamSandbox]],
         on_deleted: Callable[[], object],
     ) -> None:
         super().__init__(spec=spec, client=shell, host=host, create=create, on_deleted=on_deleted)
         self._shell = shell
         self._engine = host.engine
-        self._oom_file = oom_file
         self._asking = asyncio.Lock()
         self._sweeps: set[asyncio.Task[None]] = set()
         self._num_sweeps = 0
@@ -193,7 +191,7 @@ class ShellBox(StreamSandbox):
 
     async def _saw_oom_kill(self) -> bool:
         async with asyncio.timeout(PING_TIMEOUT_S):
-            said = await self._ask(oom_kills(self._oom_file))
+            said = await self._ask(oom_kills(self._engine.kind.oom_file))
         before = self._num_oom_kills
         self._num_oom_kills = int(said[0]) if said and said[0].isdecimal() else 0
         return self._num_oom_kills > before

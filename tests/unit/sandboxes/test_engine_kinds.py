@@ -13,15 +13,18 @@ from sandboxes.engine import connection, runtimes
 from sandboxes.engine.backend import DockerBackend
 from sandboxes.engine.connection import Engine
 from sandboxes.engine.container import Image, boxd, create_options
+from sandboxes.engine.kind import EngineKind
 from sandboxes.spec import MIB, SandboxSpec
 
 ALL = dict.fromkeys(("MemoryLimit", "SwapLimit", "PidsLimit", "CpuCfsQuota"), True)
 
 
+def kind_of(**info: Any) -> EngineKind:
+    return EngineKind(info=info, is_podman=False)
+
+
 def backend_of(**info: Any) -> DockerBackend:
-    return DockerBackend(
-        run_id="test", engine=cast(Engine, SimpleNamespace(info=info, is_podman=False))
-    )
+    return DockerBackend(run_id="test", engine=cast(Engine, SimpleNamespace(kind=kind_of(**info))))
 
 
 @pytest.mark.parametrize(
@@ -29,8 +32,8 @@ def backend_of(**info: Any) -> DockerBackend:
     [("1", "/sys/fs/cgroup/memory/memory.oom_control"), ("2", "/sys/fs/cgroup/memory.events")],
 )
 def test_kills_for_want_of_memory_are_counted_by_either_version(version: str, file: str) -> None:
-    assert backend_of(CgroupVersion=version, **ALL).oom_file == file
-    assert backend_of(**ALL).oom_file == "/sys/fs/cgroup/memory/memory.oom_control"
+    assert kind_of(CgroupVersion=version).oom_file == file
+    assert kind_of().oom_file == "/sys/fs/cgroup/memory/memory.oom_control"
 
 
 @pytest.mark.parametrize(("version", "mode"), [("1", None), ("2", "private")])
@@ -44,9 +47,7 @@ def test_a_box_sees_its_own_control_group_whatever_the_engine_is_set_to(
             SandboxSpec(),
             Image(name="image", workdir="/"),
             boxd("oom", {}),
-            is_podman=False,
-            is_gvisor=False,
-            has_cgroup_2=backend_of(CgroupVersion=version, **ALL).has_cgroup_2,
+            kind_of(CgroupVersion=version),
         )
     assert options["host_config"].get("CgroupnsMode") == mode
 
@@ -127,7 +128,7 @@ def test_gvisor_is_known_by_its_name_or_program(
     notes = " ".join(held.notes)
     assert ("box as a whole" in notes) == is_it
     assert ("kernel is shared" in notes) != is_it
-    assert runtimes.is_gvisor(runtime, info) == is_it
+    assert kind_of(**info).is_gvisor(runtime) == is_it
 
 
 def test_the_kernels_own_threads_are_no_processes_of_the_box() -> None:
