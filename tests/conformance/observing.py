@@ -10,10 +10,15 @@ import asyncio
 import os
 import secrets
 import subprocess
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TypeVar
 
-from sandboxes import SandboxSpec
+import pytest
+
+from sandboxes import BackendUnavailable, SandboxSpec
+from sandboxes.engine.backend import DockerBackend
 from sandboxes.spec import MIB
 
 SPEC = SandboxSpec(
@@ -26,6 +31,22 @@ SPEC = SandboxSpec(
 )
 
 Promise = Callable[..., None]
+Kind = TypeVar("Kind", bound=DockerBackend)
+
+
+@asynccontextmanager
+async def docker_backend(kind: type[Kind]) -> AsyncIterator[Kind]:
+    """Skips the test where no engine is, unless one is demanded."""
+    try:
+        backend = await asyncio.to_thread(kind, run_id="conformance")
+    except BackendUnavailable as e:
+        if os.environ.get("AGENTRL_REQUIRE_DOCKER") == "1":
+            raise
+        pytest.skip(str(e))
+    try:
+        yield backend
+    finally:
+        await backend.close()
 
 
 async def until(condition: Callable[[], bool], *, timeout_s: float = 20) -> None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from docker.api import APIClient
-from observing import SPEC
+from observing import SPEC, docker_backend
 
-from sandboxes import BackendUnavailable, SandboxError
+from sandboxes import SandboxError
 from sandboxes.engine.backend import DockerBackend
 from sandboxes.engine.container import LABEL, remove
 from sandboxes.ownership import Owner, this_process
@@ -22,14 +21,8 @@ pytestmark = pytest.mark.docker
 
 @pytest.fixture
 async def engine_backend() -> AsyncIterator[DockerBackend]:
-    try:
-        backend = DockerBackend(run_id="conformance")
-    except BackendUnavailable as e:
-        if os.environ.get("AGENTRL_REQUIRE_DOCKER") == "1":
-            raise
-        pytest.skip(str(e))
-    yield backend
-    await backend.close()
+    async with docker_backend(DockerBackend) as backend:
+        yield backend
 
 
 async def test_a_box_is_asked_for_without_any_right(engine_backend: DockerBackend) -> None:

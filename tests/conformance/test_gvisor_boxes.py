@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import platform
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from observing import SPEC
+from observing import SPEC, docker_backend
 
 from sandboxes import Sandbox, SandboxLost
 from sandboxes.engine.backend import DockerBackend
@@ -18,26 +17,13 @@ pytestmark = pytest.mark.docker
 
 
 @pytest.fixture
-async def gvisor() -> AsyncIterator[DockerBackend]:
+async def backend() -> AsyncIterator[DockerBackend]:
     if SPEC.runtime is None:
         pytest.skip("AGENTRL_BOX_RUNTIME names no runtime such as runsc")
-    backend = await asyncio.to_thread(DockerBackend, run_id="conformance")
-    if not backend.capabilities(SPEC).kernel_isolation:
-        pytest.skip(f"{SPEC.runtime} is not gVisor")
-    yield backend
-    await backend.close()
-
-
-@pytest.fixture
-async def box(gvisor: DockerBackend) -> AsyncIterator[Sandbox]:
-    async with await gvisor.create(SPEC) as box:
-        yield box
-
-
-@pytest.fixture
-async def neighbour(gvisor: DockerBackend) -> AsyncIterator[Sandbox]:
-    async with await gvisor.create(SPEC) as box:
-        yield box
+    async with docker_backend(DockerBackend) as backend:
+        if not backend.capabilities(SPEC).kernel_isolation:
+            pytest.skip(f"{SPEC.runtime} is not gVisor")
+        yield backend
 
 
 async def test_the_kernel_is_not_the_hosts(box: Sandbox) -> None:
@@ -50,16 +36,16 @@ async def test_as_many_processes_as_asked_for_do_run(box: Sandbox) -> None:
     assert int(result.out) == num
 
 
-async def test_cpu_time(gvisor: DockerBackend) -> None:
+async def test_cpu_time(backend: DockerBackend) -> None:
     """As the host sees it: the box's own kernel counts waiting for a CPU as well."""
 
     async def cpu_s() -> float:
-        stats: dict[str, Any] = await gvisor.engine.call(
+        stats: dict[str, Any] = await backend.engine.call(
             "look at a box", lambda client: client.stats(box.sandbox_id, stream=False)
         )
         return float(stats["cpu_stats"]["cpu_usage"]["total_usage"]) / 1e9
 
-    async with await gvisor.create(replace(SPEC, cpus=0.25)) as box:
+    async with await backend.create(replace(SPEC, cpus=0.25)) as box:
         before = await cpu_s()
         await box.exec("timeout 2 sh -c 'while :; do :; done'; true")
         assert await cpu_s() - before < 1.2

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from observing import SPEC, Promise, Sleepers, until
+from observing import SPEC, Promise, Sleepers, docker_backend, until
 from test_box_commands import (  # noqa: F401  # run here
     test_a_command_may_leave_its_stdin_unread,
     test_a_command_that_cannot_run_is_a_result,
@@ -116,20 +115,8 @@ def _image() -> None:
 
 @pytest.fixture
 async def backend() -> AsyncIterator[WithoutPython]:
-    try:
-        backend = WithoutPython(run_id="conformance")
-    except BackendUnavailable as e:
-        if os.environ.get("AGENTRL_REQUIRE_DOCKER") == "1":
-            raise
-        pytest.skip(str(e))
-    yield backend
-    await backend.close()
-
-
-@pytest.fixture
-async def box(backend: WithoutPython) -> AsyncIterator[ShellBox]:
-    async with await backend.create(SPEC) as box:
-        yield box
+    async with docker_backend(WithoutPython) as backend:
+        yield backend
 
 
 async def test_that_there_is_no_python_is_said_once(
@@ -257,18 +244,16 @@ async def test_boxes_end_with_their_worker(sleepers: Sleepers, backend: WithoutP
 
 
 async def test_an_image_with_neither_is_a_clear_error(tmp_path: Path) -> None:
-    try:
-        backend = DockerBackend(run_id="conformance")
-    except BackendUnavailable as e:
-        pytest.skip(str(e))
     name = "agentrl-nothing"
-    await backend.engine.call(
-        "import", lambda client: client.import_image_from_data(bytes(10240), repository=name)
-    )
-    try:
-        with pytest.raises(SandboxError, match=r"neither python3 nor /bin/sh"):
-            await backend.create(replace(SPEC, image=name))
-        assert backend.boxes == {}
-    finally:
-        await backend.engine.call("remove", lambda client: client.remove_image(name, force=True))
-        await backend.close()
+    async with docker_backend(DockerBackend) as backend:
+        await backend.engine.call(
+            "import", lambda client: client.import_image_from_data(bytes(10240), repository=name)
+        )
+        try:
+            with pytest.raises(SandboxError, match=r"neither python3 nor /bin/sh"):
+                await backend.create(replace(SPEC, image=name))
+            assert backend.boxes == {}
+        finally:
+            await backend.engine.call(
+                "remove", lambda client: client.remove_image(name, force=True)
+            )
