@@ -29,6 +29,7 @@ from sandboxes.paths import (
 from sandboxes.sandbox import ExecResult, SandboxLost, UnsafePath, Unsupported
 from sandboxes.session import Session
 from sandboxes.spec import SandboxSpec
+from sandboxes.wire import Command
 
 ANSWER_GRACE_S = 1.8
 """After a command's deadline: time for the kill and the answer, then the box is given up."""
@@ -86,23 +87,26 @@ class StreamSandbox:
         timeout_s: float | None = None,
         max_output_bytes: int | None = None,
     ) -> ExecResult:
-        self.refuse_other_user(user)
+        self._refuse_other_user(user)
         timeout_s = self.spec.exec_timeout_s if timeout_s is None else timeout_s
-        argv = argv_of(command)
-        request = self._request(
-            argv, env, cwd, timeout_s, max_output_bytes, frames.HAS_STDIN if stdin else 0
-        )
+        wire.check_timeout(timeout_s)
+        todo = self._command(command, env, cwd, stdin)
+        return await self._exec(todo, timeout_s, self._cap(max_output_bytes))
+
+    async def _exec(self, command: Command, timeout_s: float, cap: int) -> ExecResult:
+        flags = frames.HAS_STDIN if command.stdin else 0
+        request = wire.exec_request(command, timeout_s=timeout_s, cap=cap, flags=flags)
         limit_s = timeout_s + ANSWER_GRACE_S
         with self._call(limit_s, "its command's time-out and the time to kill it") as call:
             call.send(frames.EXEC, request)
-            if stdin:
-                await self._feed(call, stdin)
+            if command.stdin:
+                await self._feed(call, command.stdin)
             kind, payload = await call.end()
         if kind == frames.RESULT:
             return wire.exec_result(payload)
-        return self._not_started(argv[0], cwd, *wire.error(payload))
+        return self._not_started(command, *wire.error(payload))
 
-    def refuse_other_user(self, user: int | None) -> None:
+    def _refuse_other_user(self, user: int | None) -> None:
         if user is not None and user != self.spec.user:
             raise Unsupported(
                 f"user={user}: everything in this box runs as user {self.spec.user}; give the box "
@@ -110,23 +114,26 @@ class StreamSandbox:
                 "other rights into the image"
             )
 
-    def _request(
+    def _command(
         self,
-        argv: Sequence[str],
+        command: str | Sequence[str],
         env: Mapping[str, str] | None,
         cwd: str | None,
-        timeout_s: float | None,
-        max_output_bytes: int | None,
-        flags: int,
-    ) -> bytes:
+        stdin: bytes = b"",
+    ) -> Command:
+        argv = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
+        if not argv:
+            raise ValueError("an empty command; give a string for sh -c, or at least one word")
+        folder = box_path(cwd or ".", self.spec.workdir)
+        return Command(argv=argv, env=env or {}, cwd=folder, stdin=stdin)
+
+    def _cap(self, max_output_bytes: int | None) -> int:
+        """How much is kept of each stream of a command, whose result the client is to expect."""
         cap = self.spec.max_output_bytes if max_output_bytes is None else max_output_bytes
         if not 0 <= cap <= MAX_OUTPUT_BYTES:
             raise ValueError(f"max_output_bytes={cap} must be from 0 to {MAX_OUTPUT_BYTES}")
         self._client.expect_frames_of(wire.RESULT_HEAD_BYTES + 2 * cap)
-        folder = box_path(cwd or ".", self.spec.workdir)
-        return wire.exec_request(
-            argv, env=env or {}, cwd=folder, timeout_s=timeout_s, cap=cap, flags=flags
-        )
+        return cap
 
     async def spawn(
         self,
@@ -136,16 +143,17 @@ class StreamSandbox:
         cwd: str | None = None,
         max_output_bytes: int | None = None,
     ) -> Background:
-        request = self._request(argv_of(command), env, cwd, None, max_output_bytes, 0)
-        return Background(self._open(request), self.guard)
+        opened = self._open(self._command(command, env, cwd), self._cap(max_output_bytes))
+        return Background(opened, self.guard)
 
     async def session(self, shell: str = "bash") -> Session:
-        request = self._request(
-            [shell], None, None, None, None, frames.HAS_STDIN | frames.IS_SESSION
-        )
-        return Session(self._open(request), self.guard, self.spec.exec_timeout_s)
+        todo, flags = self._command([shell], None, None), frames.HAS_STDIN | frames.IS_SESSION
+        opened = self._open(todo, self._cap(None), flags)
+        return Session(opened, self.guard, self.spec.exec_timeout_s)
 
-    def _open(self, request: bytes) -> Call:
+    def _open(self, command: Command, cap: int, flags: int = 0) -> Call:
+        """A call of a command that runs until somebody ends it."""
+        request = wire.exec_request(command, timeout_s=None, cap=cap, flags=flags)
         with self.guard():
             call = self._client.open_call(None, "")
             call.send(frames.EXEC, request)
@@ -191,13 +199,11 @@ class StreamSandbox:
         if call.last is None:
             call.send(frames.STDIN)
 
-    def _not_started(self, name: str, cwd: str | None, code: int, text: str) -> ExecResult:
+    def _not_started(self, command: Command, code: int, text: str) -> ExecResult:
         if code in _EXHAUSTED:
-            self._lose(
-                f"the box cannot start another process ({text}); {self.spec.pids} are allowed"
-            )
-        where = f" in {cwd!r}" if cwd else ""
-        err = f"cannot run {name!r}{where}: {text}\n".encode()
+            self._lose_full(text)
+        where = f" in {command.cwd!r}" if command.cwd != "." else ""
+        err = f"cannot run {command.argv[0]!r}{where}: {text}\n".encode()
         rc = 127 if code == errno.ENOENT else 126
         return ExecResult(rc=rc, out=b"", err=err, out_bytes=0, err_bytes=len(err))
 
@@ -240,7 +246,7 @@ class StreamSandbox:
             await call.stream(bytes(waiting) + wire.frame(frames.END, call.id))
             kind, payload = await call.end()
         if kind == frames.ERROR:
-            _raise_file_error(", ".join(file.path for file in files[:3]), *wire.error(payload))
+            raise_file_error(", ".join(file.path for file in files[:3]), *wire.error(payload))
 
     async def _get(self, path: str, *, limit: int, tree: bool) -> list[BoxFile]:
         files: list[BoxFile] = []
@@ -265,7 +271,7 @@ class StreamSandbox:
                 if left < 0 or len(files) > frames.MAX_FILES:
                     self._lose("the box sent more than was asked for")
         if kind == frames.ERROR:
-            _raise_file_error(path, *wire.error(payload))
+            raise_file_error(path, *wire.error(payload))
         return files
 
     async def alive(self) -> bool:
@@ -313,6 +319,9 @@ class StreamSandbox:
         self._begin_deletion(reason)
         raise SandboxLost(reason)
 
+    def _lose_full(self, text: str) -> NoReturn:
+        self._lose(f"the box cannot start another process ({text}); {self.spec.pids} are allowed")
+
     def _begin_deletion(self, reason: str) -> None:
         self._client.close(reason)
         if self._deletion is None:
@@ -327,14 +336,7 @@ class StreamSandbox:
             self._on_deleted()
 
 
-def argv_of(command: str | Sequence[str]) -> list[str]:
-    argv = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
-    if not argv:
-        raise ValueError("an empty command; give a string for sh -c, or at least one word")
-    return argv
-
-
-def _raise_file_error(path: str, code: int, text: str) -> NoReturn:
+def raise_file_error(path: str, code: int, text: str) -> NoReturn:
     if code == errno.ELOOP:
         raise UnsafePath(f"{path}: {text}")
     raise OSError(code, text or os.strerror(code), path)

@@ -38,6 +38,7 @@ class Session:
     async def run(self, script: str, *, timeout_s: float | None = None) -> ExecResult:
         """Run a script in the shell. At its deadline the whole session is killed."""
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        wire.check_timeout(timeout_s)
         line = f"eval {shlex.quote(script)} </dev/null {TURN_FD}>&-; echo $? >&{TURN_FD}\n"
         request = wire.run_request(line, timeout_s)
         async with self._turn:

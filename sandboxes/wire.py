@@ -23,6 +23,7 @@ memory is bounded and one command that does not read cannot hold up the others.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from sandboxes.boxd import frames
 from sandboxes.sandbox import ExecResult, ExecUsage
@@ -61,36 +62,50 @@ class FrameReader:
             del self._buffer[:start]
 
 
-def exec_request(
-    argv: Sequence[str],
-    *,
-    env: Mapping[str, str],
-    cwd: str,
-    timeout_s: float | None,
-    cap: int,
-    flags: int = 0,
-) -> bytes:
-    """Without a time-out a command runs until it ends, is killed or the box is closed."""
-    words = [cwd, *argv, *(f"{key}={value}" for key, value in env.items())]
-    encoded = [word.encode("utf-8", "surrogateescape") for word in words]
-    if any(b"\0" in word for word in encoded):
-        raise ValueError("a command's arguments, environment and cwd cannot hold NUL characters")
-    if any("=" in key or not key for key in env):
-        raise ValueError(f"environment names cannot be empty or hold '=', got {sorted(env)}")
-    timeout_ms = 0 if timeout_s is None else milliseconds(timeout_s)
-    numbers = timeout_ms.to_bytes(4, "big") + cap.to_bytes(4, "big") + len(argv).to_bytes(2, "big")
-    return bytes((flags,)) + numbers + b"\0".join(encoded)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """What a box is to run. `ValueError` for what no box can."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    cwd: str
+    """Relative to the workdir, or absolute."""
+    stdin: bytes = b""
+
+    def __post_init__(self) -> None:
+        if any(b"\0" in word for word in self.words):
+            raise ValueError(
+                "a command's arguments, environment and cwd cannot hold NUL characters"
+            )
+        if any("=" in key or not key for key in self.env):
+            raise ValueError(
+                f"environment names cannot be empty or hold '=', got {sorted(self.env)}"
+            )
+
+    @property
+    def words(self) -> list[bytes]:
+        words = [self.cwd, *self.argv, *(f"{key}={value}" for key, value in self.env.items())]
+        return [word.encode("utf-8", "surrogateescape") for word in words]
 
 
-def milliseconds(timeout_s: float) -> int:
-    if not 0 < timeout_s <= MAX_TIMEOUT_S:
-        raise ValueError(f"timeout_s={timeout_s} must be over 0 and at most {MAX_TIMEOUT_S:.0f}")
-    return max(1, int(timeout_s * 1000))
+def exec_request(command: Command, *, timeout_s: float | None, cap: int, flags: int = 0) -> bytes:
+    """All but its stdin. Without a time-out it runs until it ends, is killed or the box is closed."""
+    numbers = _milliseconds(timeout_s) + cap.to_bytes(4, "big")
+    numbers += len(command.argv).to_bytes(2, "big")
+    return bytes((flags,)) + numbers + b"\0".join(command.words)
 
 
 def run_request(script: str, timeout_s: float) -> bytes:
-    encoded = script.encode("utf-8", "surrogateescape")
-    return milliseconds(timeout_s).to_bytes(4, "big") + encoded
+    return _milliseconds(timeout_s) + script.encode("utf-8", "surrogateescape")
+
+
+def check_timeout(timeout_s: float) -> None:
+    if not 0 < timeout_s <= MAX_TIMEOUT_S:
+        raise ValueError(f"timeout_s={timeout_s} must be over 0 and at most {MAX_TIMEOUT_S:.0f}")
+
+
+def _milliseconds(timeout_s: float | None) -> bytes:
+    return (0 if timeout_s is None else max(1, int(timeout_s * 1000))).to_bytes(4, "big")
 
 
 def exec_result(payload: bytes) -> ExecResult:

@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any
 
 from docker.api import APIClient
@@ -23,6 +23,8 @@ from docker.errors import APIError
 from sandboxes.engine.connection import Engine
 from sandboxes.engine.hijack import STDOUT, open_stream
 from sandboxes.sandbox import SandboxError
+from sandboxes.spec import SandboxSpec
+from sandboxes.wire import Command
 
 SHELL = ["/bin/sh", "-c"]
 _START = 'printf %s "$1" >&2; cd -- "$2" || exit 127; shift 2; exec "$@"'
@@ -34,22 +36,19 @@ _EXIT_CODE_POLL_S = 0.02
 _LOOK_S = 0.3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
-    argv: Sequence[str]
-    cwd: str
-    env: Mapping[str, str]
-    stdin: bytes
-
-
 class EngineExec:
     """`sink` gets the command's output as it comes."""
 
     def __init__(
-        self, engine: Engine, command: Command, sink: Callable[[int, bytes], None]
+        self,
+        engine: Engine,
+        spec: SandboxSpec,
+        command: Command,
+        sink: Callable[[int, bytes], None],
     ) -> None:
         self._engine = engine
         self._command = command
+        self._cwd = str(PurePosixPath(spec.workdir, command.cwd))
         self._sink = sink
         self._mark = secrets.token_hex(8).encode()
         self._before_mark = b""
@@ -65,10 +64,10 @@ class EngineExec:
     async def start(self, container: str) -> None:
         """Raises `SandboxError`."""
         command = self._command
-        argv = [*SHELL, _START, "sh", self._mark.decode(), command.cwd, *command.argv]
+        argv = [*SHELL, _START, "sh", self._mark.decode(), self._cwd, *command.argv]
         if command.stdin and self._engine.address.tls:
             size = str(len(command.stdin))
-            argv[2:6] = [_START_WITH_STDIN, "sh", self._mark.decode(), command.cwd, size]
+            argv[2:6] = [_START_WITH_STDIN, "sh", self._mark.decode(), self._cwd, size]
         try:
             created = await self._engine.call(
                 "prepare a command",

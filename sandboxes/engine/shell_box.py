@@ -10,26 +10,30 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from pathlib import PurePosixPath
 from typing import Any, NamedTuple, NoReturn
 
 from sandboxes.background import Background
-from sandboxes.box import ANSWER_GRACE_S, TRANSFER_TIMEOUT_S, StreamSandbox, argv_of
+from sandboxes.box import (
+    ANSWER_GRACE_S,
+    PING_TIMEOUT_S,
+    TRANSFER_TIMEOUT_S,
+    StreamSandbox,
+    raise_file_error,
+)
 from sandboxes.boxd.capture import Capture
 from sandboxes.engine import shell_files
 from sandboxes.engine.container import ContainerBox
 from sandboxes.engine.control_shell import KILL_ALL, ControlShell, oom_kills
-from sandboxes.engine.engine_exec import SHELL, Command, EngineExec
+from sandboxes.engine.engine_exec import SHELL, EngineExec
 from sandboxes.engine.hijack import STDERR, STDOUT
 from sandboxes.paths import BoxFile, box_path
-from sandboxes.sandbox import ExecResult, SandboxError, SandboxLost, UnsafePath, Unsupported
+from sandboxes.sandbox import ExecResult, SandboxError, SandboxLost, Unsupported
 from sandboxes.session import Session
 from sandboxes.spec import SandboxSpec
+from sandboxes.wire import Command
 
-PING_TIMEOUT_S = 5.0
 _KILLED = 137
 _COLLATERAL = (
     b"\n[killed with all of this box: a time-out ends everything in a box without python]\n"
@@ -64,34 +68,14 @@ class ShellBox(StreamSandbox):
         self._num_sweeps = 0
         self._num_oom_kills = 0
 
-    async def exec(
-        self,
-        command: str | Sequence[str],
-        *,
-        stdin: bytes = b"",
-        env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
-        user: int | None = None,
-        timeout_s: float | None = None,
-        max_output_bytes: int | None = None,
-    ) -> ExecResult:
-        self.refuse_other_user(user)
-        # Checked as for a boxd: its request is the stricter one.
-        self._request(argv_of(command), env, cwd, timeout_s, max_output_bytes, 0)
-        cap = self.spec.max_output_bytes if max_output_bytes is None else max_output_bytes
+    async def _exec(self, command: Command, timeout_s: float, cap: int) -> ExecResult:
         out, err = Capture(cap), Capture(cap)
-        todo = Command(
-            argv=argv_of(command),
-            cwd=str(PurePosixPath(self.spec.workdir, box_path(cwd or ".", self.spec.workdir))),
-            env=env or {},
-            stdin=stdin,
-        )
         started = time.monotonic()
         with self.guard():
             ended = await self._run(
-                todo,
+                command,
                 lambda stream, data: (out if stream == STDOUT else err).add(data),
-                self.spec.exec_timeout_s if timeout_s is None else timeout_s,
+                timeout_s,
             )
             is_oom = ended.rc == _KILLED and not ended.was_swept and await self._saw_oom_kill()
         if ended.was_swept and not ended.timed_out:
@@ -112,7 +96,7 @@ class ShellBox(StreamSandbox):
             await asyncio.wait(self._sweeps)
         self._shell.raise_if_lost()
         num_sweeps = self._num_sweeps
-        process = EngineExec(self._engine, command, sink)
+        process = EngineExec(self._engine, self.spec, command, sink)
         try:
             async with asyncio.timeout(timeout_s) as deadline:
                 await process.start(self.sandbox_id)
@@ -140,10 +124,7 @@ class ShellBox(StreamSandbox):
             sink(STDERR, process.reason.encode())
             return _End(rc=126, timed_out=False, was_swept=False)
         if not process.has_started:
-            self._lose(
-                f"the box cannot start another process ({process.reason}); "
-                f"{self.spec.pids} are allowed"
-            )
+            self._lose_full(process.reason)
         try:
             rc = await process.exit_code()
         except (SandboxError, TimeoutError) as e:
@@ -268,7 +249,7 @@ class ShellBox(StreamSandbox):
                 out.extend(data[: limit - len(out)])
 
         argv = [*SHELL, script, "sh", *arguments]
-        command = Command(argv=argv, cwd=self.spec.workdir, env={}, stdin=stdin)
+        command = Command(argv=argv, env={}, cwd=".", stdin=stdin)
         with self.guard():
             ended = await self._run(command, sink, TRANSFER_TIMEOUT_S)
             if ended.timed_out:
@@ -281,7 +262,4 @@ class ShellBox(StreamSandbox):
                 f"image {self.spec.image!r} has no python3 and not what files need instead, tar "
                 f"and head: {err.decode('utf-8', 'replace').strip()}"
             )
-        code, text = shell_files.reason_of(rc, err)
-        if code == errno.ELOOP:
-            raise UnsafePath(f"{path}: a link is on the way, or it is not a plain file")
-        raise OSError(code, text or os.strerror(code), path)
+        raise_file_error(path, *shell_files.reason_of(rc, err))

@@ -133,4 +133,6 @@ def reason_of(rc: int, err: bytes) -> tuple[int, str]:
     for words, code in _REASONS.items():
         if words in err:
             return code, text
-    return (rc, "") if rc in (2, 13, 20, 21, 40) else (errno.EIO, text)
+    if rc == errno.ELOOP:
+        return rc, "a link is on the way, or it is not a plain file"
+    return (rc, "") if rc in (2, 13, 20, 21) else (errno.EIO, text)

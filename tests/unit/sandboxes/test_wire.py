@@ -51,4 +51,4 @@ def test_exit_codes_and_signals(status: int, rc: int) -> None:
 @pytest.mark.parametrize("env", [{"": "x"}, {"A=B": "x"}])
 def test_impossible_environment_names_are_refused(env: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="environment names"):
-        wire.exec_request(["true"], env=env, cwd=".", timeout_s=1, cap=1)
+        wire.Command(argv=["true"], env=env, cwd=".")
