@@ -49,13 +49,7 @@ class DockerBackend(StreamBackend):
         self._reaper: asyncio.Task[None] | None = None
 
     def new_host(self, spec: SandboxSpec) -> ContainerBox:
-        main = boxd(self.engine.kind.oom_file, self._limits_of_a_process(spec))
-        return ContainerBox(self, spec, main)
-
-    def _limits_of_a_process(self, spec: SandboxSpec) -> dict[str, int]:
-        """What boxd holds each process to, where the engine cannot limit their sum."""
-        limits_sum = "MemoryLimit" in self.engine.kind.enforced
-        return {} if limits_sum else {"RLIMIT_AS": spec.memory_bytes}
+        return ContainerBox(self, spec, boxd(self.engine.kind, spec))
 
     async def create(self, spec: SandboxSpec) -> StreamSandbox:
         if self._reaper is None:
@@ -109,10 +103,7 @@ class DockerBackend(StreamBackend):
                 "write; delegate them (systemd, cgroup v2), or run the engine as root."
             )
         if "MemoryLimit" in weak:
-            notes.append(
-                "Memory is limited for each process, not as a sum, and not at all in images "
-                "without python3."
-            )
+            notes.append("Memory is limited for each process, not as a sum.")
         if kind.is_podman:
             notes.append("Podman limits the bytes on disk, not the number of files.")
         notes += [_slow(image) for image in sorted(self._without_python)]

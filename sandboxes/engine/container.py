@@ -17,7 +17,7 @@ import asyncio
 import re
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -73,10 +73,10 @@ class MainProcess:
     """It does not reap orphans itself."""
 
 
-def boxd(oom_file: str, limits: Mapping[str, int]) -> MainProcess:
-    """`limits` of each process, such as `RLIMIT_AS`."""
-    set_limits = (f"{name}={value}" for name, value in limits.items())
-    argv = boot_argv("python3", "isolated=1", f"oom={oom_file}", *set_limits)
+def boxd(kind: EngineKind, spec: SandboxSpec) -> MainProcess:
+    address_space = kind.address_space(spec)
+    limits = () if address_space is None else (f"RLIMIT_AS={address_space}",)
+    argv = boot_argv("python3", "isolated=1", f"oom={kind.oom_file}", *limits)
     return MainProcess(argv=argv, first_bytes=boot_bytes(same_python=False))
 
 

@@ -27,8 +27,9 @@ from sandboxes.spec import SandboxSpec
 from sandboxes.wire import Command
 
 SHELL = ["/bin/sh", "-c"]
-_START = 'printf %s "$1" >&2; cd -- "$2" || exit 127; shift 2; exec "$@"'
-_START_WITH_STDIN = 'printf %s "$1" >&2; cd -- "$2" || exit 127; n=$3; shift 3; head -c "$n" | "$@"'
+_BEGIN = 'printf %s "$1" >&2; cd -- "$2" || exit 127; '
+_RUN = 'shift 2; exec "$@"'
+_FEED = 'n=$3; shift 3; head -c "$n" | "$@"'
 """Where the end of stdin cannot be sent: over TLS a stream has no half-close."""
 _STDIN_CHUNK_BYTES = 64 * 1024
 _EXIT_CODE_WAIT_S = 2.0
@@ -47,8 +48,8 @@ class EngineExec:
         sink: Callable[[int, bytes], None],
     ) -> None:
         self._engine = engine
+        self._spec = spec
         self._command = command
-        self._cwd = str(PurePosixPath(spec.workdir, command.cwd))
         self._sink = sink
         self._mark = secrets.token_hex(8).encode()
         self._before_mark = b""
@@ -63,11 +64,7 @@ class EngineExec:
 
     async def start(self, container: str) -> None:
         """Raises `SandboxError`."""
-        command = self._command
-        argv = [*SHELL, _START, "sh", self._mark.decode(), self._cwd, *command.argv]
-        if command.stdin and self._engine.address.tls:
-            size = str(len(command.stdin))
-            argv[2:6] = [_START_WITH_STDIN, "sh", self._mark.decode(), self._cwd, size]
+        command, argv = self._command, self._argv()
         try:
             created = await self._engine.call(
                 "prepare a command",
@@ -82,6 +79,17 @@ class EngineExec:
             self._transport = await open_stream(self, self._engine.address, path, body)
         except (APIError, OSError) as e:
             raise SandboxError(f"the engine could not start a command: {e}") from e
+
+    def _argv(self) -> list[str]:
+        command, begin = self._command, _BEGIN
+        limit = self._engine.kind.address_space(self._spec)
+        if limit is not None:
+            begin += f"ulimit -v {limit // 1024} || exit 126; "
+        cwd = str(PurePosixPath(self._spec.workdir, command.cwd))
+        words = ["sh", self._mark.decode(), cwd]
+        if command.stdin and self._engine.address.tls:
+            return [*SHELL, begin + _FEED, *words, str(len(command.stdin)), *command.argv]
+        return [*SHELL, begin + _RUN, *words, *command.argv]
 
     @property
     def is_open(self) -> bool:

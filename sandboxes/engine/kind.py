@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sandboxes.spec import SandboxSpec
+
 LIMITS = ("MemoryLimit", "PidsLimit", "CpuCfsQuota")
 """By the names that an engine has for them."""
 
@@ -32,6 +34,10 @@ class EngineKind:
         if self.info.get("Rootless") and self.info.get("CgroupVersion") == "1":
             return frozenset()
         return frozenset(name for name in LIMITS if self.info.get(name))
+
+    def address_space(self, spec: SandboxSpec) -> int | None:
+        """Bytes that each process may map, where the memory of all of them has no limit."""
+        return None if "MemoryLimit" in self.enforced else spec.memory_bytes
 
     def is_gvisor(self, runtime: str | None) -> bool:
         """By its name or program, `runsc`; who names no runtime gets the engine's default one."""

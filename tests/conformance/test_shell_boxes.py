@@ -165,6 +165,29 @@ async def test_memory_is_limited_and_told_apart_from_a_signal(
     assert (killed.rc, killed.oom) == (137, False)
 
 
+class WithoutControlGroups(WithoutPython):
+    """An engine that says it has none; that the one at hand has them shows only in `oom`."""
+
+    def __init__(self, *, run_id: str) -> None:
+        super().__init__(run_id=run_id)
+        info = {**self.engine.kind.info, "MemoryLimit": False}
+        self.engine.kind = replace(self.engine.kind, info=info)
+
+
+async def test_memory_of_a_process_is_limited_without_control_groups(box: Sandbox) -> None:
+    hog = "head -c 1000000000 /dev/zero | tail -c 900000000 > /dev/null"
+    async with (
+        docker_backend(WithoutControlGroups) as backend,
+        await backend.create(SPEC) as limited,
+    ):
+        result = await limited.exec(hog)
+        assert (result.ok, result.oom) == (False, False)
+        assert b"out of memory" in result.err
+        assert (await limited.exec("ulimit -v")).out == b"%d\n" % (SPEC.memory_bytes // 1024)
+        assert not (await limited.exec("ulimit -v unlimited")).ok
+    assert (await box.exec("ulimit -v")).out == b"unlimited\n"
+
+
 async def test_a_time_out_takes_all_of_the_box_along_and_says_so(
     box: Sandbox, sleepers: Sleepers
 ) -> None:

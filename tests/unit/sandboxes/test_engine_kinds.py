@@ -41,13 +41,14 @@ def test_a_box_sees_its_own_control_group_whatever_the_engine_is_set_to(
     version: str, mode: str | None
 ) -> None:
     """Of version 1 every engine shows it its own."""
+    kind = kind_of(CgroupVersion=version)
     with closing(APIClient(base_url="unix:///nowhere", version="1.41")) as client:
         options = create_options(
             client,
             SandboxSpec(),
             Image(name="image", workdir="/"),
-            boxd("oom", {}),
-            kind_of(CgroupVersion=version),
+            boxd(kind, SandboxSpec()),
+            kind,
         )
     assert options["host_config"].get("CgroupnsMode") == mode
 
