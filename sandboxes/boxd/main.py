@@ -312,6 +312,8 @@ class Boxd:
             posix.kill(-1, _signal.SIGKILL)
         except ProcessLookupError:  # nobody was left
             pass
+        while self.idle:  # they may take a command yet, and die with it
+            self.dismiss(self.idle.pop())
 
     def count_oom_kills(self) -> int:
         if self.oom_fd < 0:

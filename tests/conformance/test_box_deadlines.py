@@ -130,6 +130,20 @@ async def test_kills_that_follow_at_once_are_not_lost(box: Sandbox, sleepers: Sl
     assert (await sibling).out == b"unharmed\n"
 
 
+async def test_a_command_that_follows_a_kill_at_once_is_run(
+    box: Sandbox, sleepers: Sleepers
+) -> None:
+    """A supervisor that waits for work may be dying of that kill, and not look like it yet."""
+    for _ in range(10):
+        await asyncio.gather(*(box.exec("sleep 0.05") for _ in range(3)))
+        killed = asyncio.create_task(box.exec(sleepers.command))
+        await asyncio.sleep(0)
+        killed.cancel()
+        await asyncio.gather(killed, return_exceptions=True)
+        results = await asyncio.gather(*(box.exec("echo well") for _ in range(3)))
+        assert [(result.out, result.err) for result in results] == [(b"well\n", b"")] * 3
+
+
 async def test_a_command_that_kills_its_supervisor_gains_nothing(
     box: Sandbox, sleepers: Sleepers, backend: SandboxBackend
 ) -> None:
