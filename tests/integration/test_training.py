@@ -105,6 +105,28 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path, times: int) -> None:
         assert list((training.run / "checkpoints").glob("step-*"))
 
 
+def test_a_run_that_is_stopped_at_once_says_from_where_it_goes_on(tmp_path: Path) -> None:
+    begun = Training(tmp_path, config(), "--set", "warmup.steps=100000")
+    begun.wait_for(lambda: "supervised warm-up" in begun.text)
+    stop_at_once(begun)
+    assert "--resume goes on from the beginning" in begun.text
+    resumed = Training(tmp_path, config(train={"steps": 1000}), "--resume")
+    resumed.wait_for(lambda: resumed.steps_done() >= 1)
+    stop_at_once(resumed)
+    assert "--resume goes on from the newest checkpoint" in resumed.text
+
+
+def stop_at_once(training: Training) -> None:
+    """Where the first Ctrl-C leads to no end, as it must wait for processes that hang."""
+    for worker in training.actors("Worker"):
+        worker.suspend()
+    training.signal(signal.SIGINT)
+    training.wait_for(lambda: "Ctrl-C again to stop at once" in training.text)
+    training.signal(signal.SIGINT)
+    assert training.wait() == 130, training.text
+    assert "stopped at once" in training.text
+
+
 def test_an_environment_that_raises_and_scores_nonsense_does_not_end_the_run(
     tmp_path: Path,
 ) -> None:
