@@ -1,7 +1,9 @@
 """The client's side of an engine behind a websocket (see `agentrl.engine.remote`).
 
 What has arrived is delivered even when the connection breaks right after it; then every running
-request raises `EngineError`, so that a rollout keeps its tokens and asks for another place.
+request raises `EngineError`, so that a rollout keeps its tokens and asks for another place. A
+connection that broke although the engine is there is made again, and requests wait for that; one
+whose engine took its leave, or does not answer, is given up.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from typing import Any, NoReturn
 
 import aiohttp
 import orjson
+import structlog
+from aiohttp import WSCloseCode
 
 from agentrl.engine.engine import (
     EngineError,
@@ -27,7 +31,10 @@ from agentrl.engine.engine import (
 from agentrl.engine.remote import ENDPOINT, HEARTBEAT_S, MAX_MESSAGE_BYTES
 from agentrl.engine.stream import TokenStream
 
+log = structlog.get_logger(__name__)
+
 CONNECT_TIMEOUT_S = 30.0
+RECONNECT_TIMEOUT_S = 10.0
 CALL_TIMEOUT_S = 60.0
 
 
@@ -43,37 +50,32 @@ class RemoteEngine:
         self._streams: dict[str, TokenStream] = {}
         self._calls: dict[int, asyncio.Future[Any]] = {}
         self._numbers = count()
+        self._is_up = asyncio.Event()
+        """The connection holds, or was given up."""
+        self._is_up.set()
         self._failure: EngineError | None = None
-        self._reading = asyncio.create_task(self._read(), name=f"engine {url}")
+        self._reading = asyncio.create_task(self._keep(), name=f"engine {url}")
 
     @property
     def is_connected(self) -> bool:
+        """Or about to be again."""
         return self._failure is None
 
     @classmethod
     async def connect(cls, url: str, token: str) -> RemoteEngine:
         """`url` is `ws://host:port`. Raises `EngineError`."""
-        session = aiohttp.ClientSession()
+        session = aiohttp.ClientSession(headers={"Authorization": f"Bearer {token}"})
         try:
-            async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                socket = await session.ws_connect(
-                    url + ENDPOINT,
-                    headers={"Authorization": f"Bearer {token}"},
-                    heartbeat=HEARTBEAT_S,
-                    max_msg_size=MAX_MESSAGE_BYTES,
-                )
-        except (aiohttp.ClientError, OSError) as error:
-            await session.close()
-            raise EngineError(f"engine at {url}: no connection: {error!r}") from error
+            return cls(session, await _dial(session, url, CONNECT_TIMEOUT_S), url)
         except BaseException:
             await session.close()
             raise
-        return cls(session, socket, url)
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[TokenChunk]:
         name = request.request_id
         if name in self._streams:
             raise RequestError(f"request {name}: this id is in use; ids are unique per call")
+        await self._is_up.wait()
         stream = self._streams[name] = TokenStream()
         try:
             await self._send({"op": "generate", "request": request})
@@ -121,8 +123,10 @@ class RemoteEngine:
 
     async def close(self) -> None:
         """End the connection, and with it the requests it carries; the engine goes on."""
+        self._reading.cancel()
+        await asyncio.wait([self._reading])
+        self._lost(EngineError(f"engine at {self.url}: this side has closed the connection"))
         await self._socket.close()
-        await self._reading
         await self._session.close()
 
     # ------------------------------------------------------------------ the connection
@@ -147,6 +151,7 @@ class RemoteEngine:
         await self._send({"op": op, "number": next(self._numbers), "arguments": arguments})
 
     async def _send(self, message: dict[str, Any]) -> None:
+        await self._is_up.wait()
         if self._failure is not None:
             raise self._failure
         try:
@@ -154,21 +159,45 @@ class RemoteEngine:
         except ConnectionError as error:
             raise EngineError(f"engine at {self.url}: the connection is closed") from error
 
+    async def _keep(self) -> None:
+        """Read, and connect again where the connection broke although the engine is there."""
+        while True:
+            await self._read()
+            lost = EngineError(
+                f"engine at {self.url}: the connection is closed "
+                f"(code {self._socket.close_code}, {self._socket.exception()!r})"
+            )
+            if self._socket.close_code == WSCloseCode.GOING_AWAY:
+                return self._lost(lost)
+            self._is_up.clear()
+            self._break_off(lost)
+            log.warning("lost the connection to an engine", engine=self.url, error=str(lost))
+            try:
+                self._socket = await _dial(self._session, self.url, RECONNECT_TIMEOUT_S)
+            except EngineError as error:
+                return self._lost(error)
+            self._is_up.set()
+
     async def _read(self) -> None:
         async for message in self._socket:
             if message.type is not aiohttp.WSMsgType.BINARY:
                 break
             self._receive(orjson.loads(message.data))
-        self._failure = EngineError(
-            f"engine at {self.url}: the connection is closed "
-            f"(code {self._socket.close_code}, {self._socket.exception()!r})"
-        )
+
+    def _lost(self, failure: EngineError) -> None:
+        """For good."""
+        self._failure = failure
+        self._break_off(failure)
+        self._is_up.set()
+
+    def _break_off(self, failure: EngineError) -> None:
+        """Nothing more will come of what was asked: the server has dropped it."""
         for stream in self._streams.values():
             if not stream.is_finished:
-                stream.fail(self._failure)
+                stream.fail(failure)
         for answer in self._calls.values():
             if not answer.done():
-                answer.set_exception(self._failure)
+                answer.set_exception(failure)
 
     def _receive(self, message: dict[str, Any]) -> None:
         for name, ids, logprobs, policy_versions, reason, error in message["chunks"]:
@@ -186,6 +215,18 @@ class RemoteEngine:
                 answer.set_result(value)
             else:
                 answer.set_exception(_unpacked(error))
+
+
+async def _dial(
+    session: aiohttp.ClientSession, url: str, timeout_s: float
+) -> aiohttp.ClientWebSocketResponse:
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await session.ws_connect(
+                url + ENDPOINT, heartbeat=HEARTBEAT_S, max_msg_size=MAX_MESSAGE_BYTES
+            )
+    except (aiohttp.ClientError, OSError) as error:
+        raise EngineError(f"engine at {url}: no connection: {error!r}") from error
 
 
 def _unpacked(error: tuple[str, str]) -> Exception:

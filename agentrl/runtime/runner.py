@@ -105,7 +105,7 @@ class Runner:
         """Turns may be placed on this worker, under this generation, from now on."""
         name = address.worker_id
         before = self._engines.get(name)
-        if before is not None and before.url == address.url:
+        if before is not None and before.url == address.url and before.is_connected:
             return self._serve(address, before)
         engine = await RemoteEngine.connect(address.url, self._secret)
         self._engines[name] = engine

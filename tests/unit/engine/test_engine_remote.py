@@ -238,6 +238,7 @@ class Cable:
     def __init__(self, to_port: int) -> None:
         self._to_port = to_port
         self._writers: list[asyncio.StreamWriter] = []
+        self._relays: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> "Cable":
         self._server = await asyncio.start_server(self._relay, HOST, 0)
@@ -245,16 +246,21 @@ class Cable:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.cut()
         self._server.close()
+        for relay in self._relays:
+            relay.cancel()
+        await asyncio.gather(*self._relays, return_exceptions=True)
+        self.cut()
 
     def cut(self) -> None:
         for writer in self._writers:
             writer.transport.abort()
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.append(writer)
+        self._relays += filter(None, [asyncio.current_task()])
         far_reader, far_writer = await asyncio.open_connection(HOST, self._to_port)
-        self._writers += [writer, far_writer]
+        self._writers.append(far_writer)
         await asyncio.gather(_copy(reader, far_writer), _copy(far_reader, writer))
 
 
@@ -265,3 +271,25 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
             await writer.drain()
     except ConnectionError:
         pass
+
+
+async def test_a_connection_that_broke_is_made_again(
+    port: int, shared_model: PreTrainedModel
+) -> None:
+    async with Cable(port) as cable, client(cable.port) as remote:
+        stream = remote.generate(request("a", [1, 2], 250))
+        await anext(stream)
+        cable.cut()
+        with pytest.raises(EngineError, match="connection is closed"):
+            await whole(stream)
+        assert remote.is_connected
+        ids = ids_of(await whole(remote.generate(request("b", [1, 2], 5))))
+        assert ids == greedy(shared_model, [1, 2], 5)
+
+
+async def test_an_engine_that_took_its_leave_is_given_up(port: int, server: EngineServer) -> None:
+    async with client(port) as remote:
+        await server.close()
+        with pytest.raises(EngineError, match="connection is closed"):
+            await remote.stats()
+        assert not remote.is_connected
