@@ -72,6 +72,7 @@ def _take_cores(number: int, *, pin: bool) -> None:
 
 
 def _serving(section: ModelSection, slots: int, context_tokens: int) -> tuple[Shape, float]:
+    load_model(section, seed=0)  # the first one imports what a worker that shifts has imported
     with _stopwatch() as building:
         engine = TorchEngine(
             load_model(section, seed=0).model,
