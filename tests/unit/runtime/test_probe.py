@@ -4,6 +4,7 @@ import time
 from itertools import count
 
 import pytest
+import torch
 
 from agentrl.config.sections import ScratchModel
 from agentrl.models.load import LoadedModel, load_model
@@ -24,6 +25,7 @@ def test_what_only_the_first_model_of_a_process_costs_does_not_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Such as its imports, which made changes of role look ten times as long as they were."""
+    torch.set_num_threads(1)
     calls = count()
 
     def slow_at_first(section: ScratchModel, *, seed: int) -> LoadedModel:
