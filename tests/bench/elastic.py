@@ -1,6 +1,6 @@
 """Elastic workers against every static split and the colocated layout, for real, on two cores.
 
-    python tests/bench/elastic.py [--rounds 3] [--steps 8]
+    python tests/bench/elastic.py [--rounds 3] [--steps 8] [--models FOLDER]
 
 Every side runs `agentrl train configs/elastic_cpu.yaml` with the same weights, seeds, tasks and
 number of steps, and differs in who computes where:
@@ -13,7 +13,7 @@ number of steps, and differs in who computes where:
   attempts. All ways are tried first, the three that pin the roles and the one that lets the system
   place them; the fastest takes part in every round.
 
-The models are taught once, before the sides begin. Sides take turns round by round. Seconds are
+The models are taught once, before the sides begin, or by an earlier bench with the same `--models`. Sides take turns round by round. Seconds are
 those of the steps after the first, from the run's own metrics: warm-up, evaluation and the start of
 processes are no part of them.
 
@@ -75,7 +75,7 @@ def train(
     environment: Mapping[str, str] | None = None,
 ) -> Path:
     """Train in `folder`; returns the run."""
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     given = [part for setting in settings for part in ("--set", setting)]
     done = subprocess.run(
         [*program, "train", str(CONFIG), *given],
@@ -92,7 +92,9 @@ def train(
 
 def teach(folder: Path) -> Taught:
     """What a run does before its first step; that one step is what it takes to end well."""
-    run = train(folder, "train.steps=1", "train.groups_per_step=2", "eval.tasks=1")
+    run = folder / "runs" / "elastic"
+    if not (run / "summary.json").exists():
+        train(folder, "train.steps=1", "train.groups_per_step=2", "eval.tasks=1")
     (first, *_) = sorted((run / "checkpoints").glob("step-*"))
     return Taught(first, run / "judge")
 
@@ -113,7 +115,7 @@ class Bench:
                 "runtime.layout=disaggregated",
                 "runtime.genrm_workers=1",
                 "runtime.pin_cores=false",
-                "runtime.slots=384",
+                "runtime.slots=192",
             )
             environment = {"SPLIT": STATIC[name]}
             run = Ran(train(folder, *settings, *own, program=SPLIT, environment=environment))
@@ -129,10 +131,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--sweep-steps", type=int, default=5, help="of each static split at first")
+    parser.add_argument("--models", type=Path, help="folder to teach them in, and to find them in")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        bench = Bench(folder, teach(folder / "taught"))
+        bench = Bench(folder, teach((arguments.models or folder / "taught").resolve()))
         print("every static split", flush=True)
         swept = {
             split: sum(bench.side(split, arguments.sweep_steps).step_seconds) for split in STATIC
