@@ -43,6 +43,9 @@ class Nodes:
     def __init__(self, folder: Path, *, head_cpus: int) -> None:
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
         os.environ["RAY_AUTH_MODE"] = "disabled"
+        # a file for everybody on this machine, which would make the next `ray.init()` join us
+        address_file = Path(ray._private.utils.get_ray_address_file(None))
+        address_file.parent.mkdir(exist_ok=True)  # Ray expects it whatever `temp_dir` says
         with _patience():
             self._cluster = Cluster(
                 initialize_head=True,
@@ -54,8 +57,7 @@ class Nodes:
                     "_system_config": SETTINGS,
                 },
             )
-        # a file for everybody on this machine, which would make the next `ray.init()` join us
-        Path(ray._private.utils.get_ray_address_file(None)).unlink(missing_ok=True)
+        address_file.unlink(missing_ok=True)
         self.head = self._cluster.head_node
 
     @property
