@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,6 +22,7 @@ import structlog
 from ray.exceptions import RayActorError, RayTaskError
 
 from agentrl.config.fleet import fewest_workers, num_genrm_workers, rollout_buckets
+from agentrl.config.judge import GenRMJudge
 from agentrl.config.run import RunConfig
 from agentrl.engine.swap_cost import SwapCost
 from agentrl.record.journal_writer import JournalWriter
@@ -172,6 +173,7 @@ class Fleet:
     async def warm_up(self, on_progress: Callable[[WarmupProgress], None]) -> None:
         """All but the judges train on demonstrations, and end with the same weights."""
         replicas = [seat.actor for seat in self._present() if seat.role is not Role.GENRM]
+        env = self._env(self._config.warmup.env_options)
         try:
             await asyncio.gather(*(actor.become_training.remote(None) for actor in replicas))
             meeting = await replicas[0].host_meeting.remote(len(replicas))
@@ -185,7 +187,8 @@ class Fleet:
                                     size=len(replicas),
                                     host=meeting.host,
                                     port=meeting.port,
-                                )
+                                ),
+                                env,
                             ),
                             on_progress if rank == 0 else None,
                         )
@@ -202,12 +205,20 @@ class Fleet:
         or one that may become one."""
         candidates = self._in_role(Role.GENRM) or self._present()
         worker = candidates[-1].actor
-        teaching = worker.teach_judge.options(num_returns="streaming").remote(self._layout.judge)
+        assert isinstance(self._config.judge, GenRMJudge), "only such a judge is taught"
+        env = self._env(self._config.judge.warmup.env_options)
+        teach = worker.teach_judge.options(num_returns="streaming")
+        teaching = teach.remote(self._layout.judge, env)
         try:
             async for progress in teaching:
                 on_progress(await progress)
         except RayActorError as error:
             raise ProcessLost(f"the judge was lost in its warm-up: {in_short(error)}") from error
+
+    def _env(self, options: Mapping[str, Any]) -> EnvRef:
+        """Named here, where the user's own files are looked for: workers may run elsewhere."""
+        env = self._config.env
+        return EnvRef(name=env.name, options={**env.options, **options})
 
     async def take_roles(self, step: int, *, checkpoint: Path | None, is_warm: bool) -> None:
         """Training workers hold the state of `step`; the others serve its weights, or judge."""

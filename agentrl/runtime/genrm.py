@@ -49,15 +49,15 @@ def genrm_of(config: RunConfig) -> GenRMJudge:
     return config.judge
 
 
-def teach(config: RunConfig, folder: Path) -> Iterator[WarmupProgress]:
+def teach(config: RunConfig, folder: Path, env: EnvRef) -> Iterator[WarmupProgress]:
     """Supervised steps of the judge, which are all in `folder` after the last one.
 
     Raises ValueError when the environment has nothing to teach.
     """
-    section, env = genrm_of(config), config.env
+    section = genrm_of(config)
     loaded = load_model(section.model, seed=seed_of(config.seed, "judge"))
     rows = judge_rows(
-        EnvRef(name=env.name, options={**env.options, **section.warmup.env_options}).load(),
+        env.load(),
         make_chat(section.chat, loaded.tokenizer.backend_tokenizer, ()),
         brief=section.brief,
         context_tokens=section.context_tokens,

@@ -90,11 +90,10 @@ class TrainingContext:
             top_k=rollout.top_k,
         )
 
-    def warm_up(self, replicas: Replicas) -> Iterator[WarmupProgress]:
+    def warm_up(self, replicas: Replicas, env: EnvRef) -> Iterator[WarmupProgress]:
         """Supervised steps on this replica's share of the demonstrations."""
-        section, env = self._config.warmup, self._config.env
-        options = {**env.options, **section.env_options}
-        env_class = EnvRef(name=env.name, options=options).load()
+        section = self._config.warmup
+        env_class = env.load()
         chat = make_chat(
             self._config.chat, self._tokenizer.backend_tokenizer, env_class.definition().schemas
         )

@@ -24,6 +24,7 @@ import ray
 from agentrl.config.run import RunConfig
 from agentrl.engine.engine import EngineStats
 from agentrl.engine.swap_cost import SwapCost
+from agentrl.registry import EnvRef
 from agentrl.runtime.cores import Cores, stay_on
 from agentrl.runtime.display import WarmupProgress
 from agentrl.runtime.link import Actor
@@ -141,9 +142,9 @@ class Worker:
         self._meeting = open_meeting(host, size)
         return Address(host, self._meeting.port)
 
-    async def warm_up(self, seat: Seat) -> AsyncIterator[WarmupProgress]:
-        """Supervised steps; a progress a step."""
-        steps = self._trained.warm_up(self._replicas(seat))
+    async def warm_up(self, seat: Seat, env: EnvRef) -> AsyncIterator[WarmupProgress]:
+        """Supervised steps on what the environment shows; a progress a step."""
+        steps = self._trained.warm_up(self._replicas(seat), env)
         while (progress := await self._work(next, steps, None)) is not None:
             yield progress
 
@@ -213,11 +214,11 @@ class Worker:
 
     # ---------------------------------------------------------------------------------- genrm
 
-    async def teach_judge(self, folder: Path) -> AsyncIterator[WarmupProgress]:
+    async def teach_judge(self, folder: Path, env: EnvRef) -> AsyncIterator[WarmupProgress]:
         """Supervised steps of the judge; a progress a step. Its weights are in `folder` then."""
         from agentrl.runtime.genrm import teach
 
-        steps = teach(self._config, folder)
+        steps = teach(self._config, folder, env)
         while (progress := await self._work(next, steps, None)) is not None:
             yield progress
 
