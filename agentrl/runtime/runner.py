@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import NoReturn
 
+import structlog
+
 from agentrl.chat.make import make_chat
 from agentrl.config.run import RunConfig
-from agentrl.engine.engine import Sampling
+from agentrl.engine.engine import EngineError, Sampling
 from agentrl.engine.remote_client import RemoteEngine
 from agentrl.judging import JUDGE
 from agentrl.models.backend import load_backend
@@ -34,6 +36,8 @@ from agentrl.runtime.status import NUM_OLDEST, RunnerStatus
 from agentrl.types import Group, Trajectory
 from sandboxes.pool import SandboxPool
 from scheduler.decisions import Decision
+
+log = structlog.get_logger(__name__)
 
 POLL_S = 10.0
 FLUSH_EVERY_S = 0.5
@@ -102,12 +106,19 @@ class Runner:
         self._flushing = asyncio.create_task(self._flush())
 
     async def connect(self, address: EngineAddress) -> None:
-        """Turns may be placed on this worker, under this generation, from now on."""
+        """Turns may be placed on this worker, under this generation, from now on.
+
+        Unless it cannot be reached, as one that ends in this moment: then they are rejected here.
+        """
         name = address.worker_id
         before = self._engines.get(name)
         if before is not None and before.url == address.url and before.is_connected:
             return self._serve(address, before)
-        engine = await RemoteEngine.connect(address.url, self._secret)
+        try:
+            engine = await RemoteEngine.connect(address.url, self._secret)
+        except EngineError as error:
+            log.warning("a worker cannot be reached", worker=name, reason=str(error))
+            return
         self._engines[name] = engine
         self._serve(address, engine)
         if before is not None:
