@@ -71,6 +71,18 @@ def near_the_driver() -> NodeAffinitySchedulingStrategy:
     return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
 
 
+def in_turn(number: int) -> NodeAffinitySchedulingStrategy | None:
+    """For the `number`-th of actors that are to be spread over the nodes and ask for no resources,
+    which Ray places at random if it may. Nodes that have no cores get none, unless there is nothing
+    else."""
+    nodes = sorted(
+        node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")
+    )
+    if not nodes:
+        return None
+    return NodeAffinitySchedulingStrategy(nodes[number % len(nodes)], soft=False)
+
+
 def _join(address: str) -> None:
     if "://" in address:
         raise ValueError(

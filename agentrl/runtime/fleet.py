@@ -14,12 +14,13 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
+from itertools import count
 from pathlib import Path
 from typing import Any, NoReturn
 
 import ray
 import structlog
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import ActorUnschedulableError, RayActorError, RayTaskError
 
 from agentrl.config.fleet import fewest_workers, num_genrm_workers, rollout_buckets
 from agentrl.config.judge import GenRMJudge
@@ -28,7 +29,7 @@ from agentrl.engine.swap_cost import SwapCost
 from agentrl.record.journal_writer import JournalWriter
 from agentrl.record.layout import RunLayout
 from agentrl.registry import EnvRef
-from agentrl.runtime.cluster import near_the_driver
+from agentrl.runtime.cluster import in_turn, near_the_driver
 from agentrl.runtime.departures import Departures
 from agentrl.runtime.display import WarmupProgress
 from agentrl.runtime.failures import ProcessLost, in_short
@@ -112,6 +113,7 @@ class Fleet:
         )
         self._boundary = asyncio.Event()
         self._departures = Departures(trainers=self._trainers, tell=tell, boundary=self._boundary)
+        self._runner_numbers = count()
         self._sharing: SharedSeats | None = None
         if config.runtime.share is not None:
             leases = Leases(tenant_of(config, config.runtime.share), self._store)
@@ -153,12 +155,16 @@ class Fleet:
 
     async def start_runner(self, env: EnvRef, name: str, journal: JournalWriter) -> Actor:
         """A runner that knows every engine there is."""
-        runner: Actor = (
-            ray.remote(Runner)
-            .options(num_cpus=0, scheduling_strategy="SPREAD")
-            .remote(self._config, env, name, self._coordinator.address, self._secret, journal)
-        )
-        await self._staff.within_start(name, runner.ready.remote())
+        makings = (self._config, env, name, self._coordinator.address, self._secret, journal)
+        runner: Actor = None
+        while runner is None:
+            place = in_turn(next(self._runner_numbers))
+            made = ray.remote(Runner).options(num_cpus=0, scheduling_strategy=place)
+            runner = made.remote(*makings)
+            try:
+                await self._staff.within_start(name, runner.ready.remote())
+            except ActorUnschedulableError:  # the node leaves, since a moment ago
+                runner = None
         for seat in self._seats.values():
             if seat.url:
                 await runner.connect.remote(seat.address)

@@ -40,9 +40,10 @@ def test_a_run_spreads_over_nodes_and_leaves_the_cluster_clean(
     nodes: Nodes, tmp_path: Path
 ) -> None:
     second = nodes.add(1)
-    training = Training(tmp_path, config(nodes, steps=3))
+    training = Training(tmp_path, config(nodes, steps=3, runners=2))
     training.wait_for(lambda: bool(nodes.processes(second, "Worker")))
     assert nodes.processes(nodes.head, "Worker")
+    training.wait_for(lambda: all(nodes.processes(n, "Runner") for n in (nodes.head, second)))
     assert training.wait() == 0, training.text
     assert training.summary["steps"] == 3
     assert all(
