@@ -388,7 +388,8 @@ class RuntimeSection(Section):
     preemption_grace_s: PositiveFloat = Field(
         30.0,
         description="Between SIGTERM to a worker, which says that its machine will be taken away, and "
-        "that moment: its turns go elsewhere, and a training worker leaves between two steps.",
+        "that moment: its turns go elsewhere, and a training worker leaves between two steps. Also "
+        "what a node has left that Ray drains without saying until when.",
     )
     stall_timeout_s: PositiveFloat = Field(
         600.0,

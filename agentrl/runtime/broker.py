@@ -10,19 +10,22 @@ nothing in its first seconds, so that no slot is given away whose holder has not
 Invariants
 - A run's slots are free when it says so, or when its lifeline breaks: an actor that Ray ends with
   the run, as it ends the run's workers. Silence alone frees nothing.
+- A slot of a node that is about to be taken away is granted to nobody. Runs that hold one see to
+  leaving it by themselves; it is their slot until they have.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import ray
 import structlog
 from ray.exceptions import RayActorError
 
+from agentrl.runtime.drains import draining_nodes
 from agentrl.runtime.link import Actor
 from scheduler.slices import Ruling, Slices, Slot, Standing, TakeBack, Tenant
 
@@ -66,6 +69,9 @@ class FleetBroker:
 
     def __init__(self, grace_s: float = GRACE_S) -> None:
         self._slices = Slices(grace_s=grace_s, start_s=START_S)
+        self._draining: Collection[str] = ()
+        """Nodes."""
+        self._closing: frozenset[Slot] = frozenset()
         self._mail: dict[str, asyncio.Queue[News]] = {}
         self._lifelines: dict[str, asyncio.Task[None]] = {}
         self._started_t = self._alone_since_t = time.monotonic()
@@ -77,6 +83,7 @@ class FleetBroker:
         if self._ticking is None:
             self._ticking = asyncio.create_task(self._tick())
         await self._look_at_nodes()
+        self._slices.add_slots(time.monotonic(), self._closing.intersection(held))
         self._mail.setdefault(tenant.job, asyncio.Queue())
         for slot in self._slices.join(time.monotonic(), tenant, held=held):
             self._mail[tenant.job].put_nowait(Withdrawn(slot))
@@ -120,6 +127,10 @@ class FleetBroker:
         if not self._mail:
             ray.actor.exit_actor()
 
+    async def move(self) -> None:
+        """End, to be started again on a node that stays: this one would wait for it to go."""
+        ray.actor.exit_actor()
+
     # ---------------------------------------------------------------------------------- parts
 
     async def _tick(self) -> None:
@@ -128,13 +139,18 @@ class FleetBroker:
             await self._look_at_nodes()
             self._rule()
             self._warn_of_the_overdue()
+            context = ray.get_runtime_context()
+            if context.get_node_id() in self._draining:
+                context.current_actor.move.remote()
             if self._mail:
                 self._alone_since_t = time.monotonic()
             elif time.monotonic() - self._alone_since_t > LINGER_S:
-                ray.get_runtime_context().current_actor.retire.remote()
+                context.current_actor.retire.remote()
 
     def _rule(self) -> None:
         now = time.monotonic()
+        held = {slot for standing in self._slices.standings(now) for slot in standing.held}
+        self._slices.remove_slots(now, self._closing - held)
         if now - self._started_t < SETTLING_S:
             return
         for ruling in self._slices.decide(now):
@@ -153,6 +169,7 @@ class FleetBroker:
 
     async def _look_at_nodes(self) -> None:
         slots = slots_of(await asyncio.to_thread(ray.nodes))
+        self._draining = await asyncio.to_thread(draining_nodes)
         now = time.monotonic()
         gone = self._slices.slots - slots
         if gone:
@@ -160,7 +177,8 @@ class FleetBroker:
                 for slot in gone.intersection(standing.held):
                     self._mail[standing.tenant.job].put_nowait(Withdrawn(slot))
             self._slices.remove_slots(now, gone)
-        self._slices.add_slots(now, slots)
+        self._closing = frozenset(s for s in slots if SlotPlace.of(s).node_id in self._draining)
+        self._slices.add_slots(now, slots - self._closing)
 
     async def _watch(self, job: str, lifeline: Actor) -> None:
         try:

@@ -23,6 +23,8 @@ import ray
 import structlog
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from agentrl.runtime.drains import draining_nodes
+
 log = structlog.get_logger(__name__)
 
 KNOCK_TIMEOUT_S = 10.0
@@ -66,17 +68,24 @@ def joined_cluster(address: str | None) -> Iterator[None]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def near_the_driver() -> NodeAffinitySchedulingStrategy:
-    """For actors that must live where the run folder and the driver are: the run ends with them."""
-    return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+def near_the_driver(*, if_it_stays: bool = False) -> NodeAffinitySchedulingStrategy:
+    """For actors that must live where the run folder and the driver are: the run ends with them.
+
+    `if_it_stays`: elsewhere, when this machine is about to leave the cluster, which refuses all that
+    must be there.
+    """
+    return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=if_it_stays)
 
 
 def in_turn(number: int) -> NodeAffinitySchedulingStrategy | None:
     """For the `number`-th of actors that are to be spread over the nodes and ask for no resources,
-    which Ray places at random if it may. Nodes that have no cores get none, unless there is nothing
-    else."""
+    which Ray places at random if it may. Nodes that have no cores, or are about to leave, get none,
+    unless there is nothing else."""
+    leaving = draining_nodes()
     nodes = sorted(
-        node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")
+        node["NodeID"]
+        for node in ray.nodes()
+        if node["Alive"] and node["Resources"].get("CPU") and node["NodeID"] not in leaving
     )
     if not nodes:
         return None

@@ -1,5 +1,7 @@
 """Workers that are taken away with some notice: they hand over what they have, and end.
 
+The notice is SIGTERM to the process, or that Ray drains its machine.
+
 The scheduler hears of it first, and sends their turns elsewhere. A training worker leaves between
 two steps; where the time does not suffice for that, its step is done over by the others, as after
 any loss.
@@ -15,9 +17,9 @@ from contextlib import suppress
 
 import ray
 import structlog
-from ray.exceptions import RayActorError
 
-from agentrl.runtime.staff import WorkerSeat
+from agentrl.runtime.drains import Drains
+from agentrl.runtime.staff import UNPLACED, WorkerSeat
 from agentrl.runtime.trainers import TrainerGroup
 from scheduler.events import Event, PreemptionNotice, Role
 
@@ -28,11 +30,34 @@ class Departures:
     """`boundary` is set between two optimizer steps, when all has the newest weights."""
 
     def __init__(
-        self, *, trainers: TrainerGroup, tell: Callable[[Event], None], boundary: asyncio.Event
+        self,
+        *,
+        trainers: TrainerGroup,
+        drains: Drains,
+        tell: Callable[[Event], None],
+        boundary: asyncio.Event,
     ) -> None:
         self._trainers = trainers
+        self._drains = drains
         self._tell = tell
         self._boundary = boundary
+
+    async def heed(self, seat: WorkerSeat) -> None:
+        """Take the process in the seat away when it is to go; it may end without a notice."""
+        notices: list[asyncio.Future[float]] = []
+        try:
+            node_id = await seat.actor.node_id.remote()
+            notices.append(asyncio.ensure_future(seat.actor.notice.remote()))
+            if not seat.slot:  # one on a slot of a shared fleet goes when the slot does
+                notices.append(asyncio.create_task(self._drains.of(node_id)))
+            await asyncio.wait(notices, return_when=asyncio.FIRST_COMPLETED)
+            grace_s = min(notice.result() for notice in notices if notice.done())
+        except UNPLACED:
+            return
+        finally:
+            for notice in notices:
+                notice.cancel()
+        await self.leave(seat, grace_s)
 
     async def leave(self, seat: WorkerSeat, grace_s: float) -> None:
         """Returns when the process in the seat has ended."""
@@ -49,10 +74,10 @@ class Departures:
                 await self._hand_over(seat)
         except TimeoutError:
             log.warning("a worker had too little time to leave", worker=seat.worker_id)
-        except RayActorError:
-            pass  # it has ended already
+        except UNPLACED:
+            pass  # it has ended already, or found no place any more
         ray.kill(process)
-        with suppress(RayActorError):
+        with suppress(*UNPLACED):
             await process.lifeline.remote()
 
     async def _hand_over(self, seat: WorkerSeat) -> None:

@@ -32,6 +32,7 @@ from agentrl.registry import EnvRef
 from agentrl.runtime.cluster import in_turn, near_the_driver
 from agentrl.runtime.departures import Departures
 from agentrl.runtime.display import WarmupProgress
+from agentrl.runtime.drains import Drains
 from agentrl.runtime.failures import ProcessLost, in_short
 from agentrl.runtime.handoffs import Handoffs
 from agentrl.runtime.keeper import CoordinatorKeeper
@@ -80,6 +81,7 @@ class Fleet:
         config: RunConfig,
         layout: RunLayout,
         coordinator: CoordinatorKeeper,
+        drains: Drains,
         tell: Callable[[Event], None],
         announce: Callable[[WorkerSeat], Awaitable[None]],
         waiting: Callable[[str], AbstractContextManager[None]],
@@ -112,7 +114,9 @@ class Fleet:
             seats=self._seats, staff=self._staff, trainers=self._trainers, tell=tell
         )
         self._boundary = asyncio.Event()
-        self._departures = Departures(trainers=self._trainers, tell=tell, boundary=self._boundary)
+        self._departures = Departures(
+            trainers=self._trainers, drains=drains, tell=tell, boundary=self._boundary
+        )
         self._runner_numbers = count()
         self._sharing: SharedSeats | None = None
         if config.runtime.share is not None:
@@ -121,6 +125,7 @@ class Fleet:
                 leases=leases,
                 at_least=fewest_workers(config),
                 departures=self._departures,
+                drains=drains,
                 waiting=waiting,
                 progressed=progressed,
             )
@@ -353,7 +358,7 @@ class Fleet:
     async def _until_gone(self, seat: WorkerSeat) -> None:
         """Returns when the process in the seat has ended, by itself or after a notice."""
         async with asyncio.TaskGroup() as tasks:
-            warned = tasks.create_task(self._heed_notice(seat))
+            warned = tasks.create_task(self._departures.heed(seat))
             try:
                 await outlive(
                     seat.worker_id,
@@ -363,13 +368,6 @@ class Fleet:
             except UNPLACED as error:
                 log.warning("a worker is gone", worker=seat.worker_id, reason=in_short(error))
             warned.cancel()
-
-    async def _heed_notice(self, seat: WorkerSeat) -> None:
-        try:
-            grace_s = await seat.actor.notice.remote()
-        except UNPLACED:
-            return  # it ends without one
-        await self._departures.leave(seat, grace_s)
 
     async def _load(self, seat: WorkerSeat, version: int) -> None:
         if not seat.url:

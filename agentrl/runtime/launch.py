@@ -28,6 +28,7 @@ from agentrl.runtime.beside import beside
 from agentrl.runtime.collector import Collector
 from agentrl.runtime.costs import Costs
 from agentrl.runtime.display import Display, Summary, WarmupProgress
+from agentrl.runtime.drains import Drains
 from agentrl.runtime.experience import make_experience
 from agentrl.runtime.failures import StopRequested
 from agentrl.runtime.fleet import Fleet
@@ -109,9 +110,14 @@ class Launch:
         self._link = CoordinatorLink(coordinator.address, "driver", self._on_decision)
         if self.progress.learned:
             self._link.tell(Restored(learned=self.progress.learned))
+        drains = Drains(
+            own_node=ray.get_runtime_context().get_node_id(),
+            grace_s=config.runtime.preemption_grace_s,
+        )
         self._runners = RunnerPool(
             start_runner=self._start_runner,
             num_runners=config.runtime.runners,
+            drains=drains,
             on_returned=self._on_returned,
             on_lost=lambda name: self._on_lost(coordinator, name),
             recover=lambda name, lost, error: self._journals.recover(name, lost, error),
@@ -124,6 +130,7 @@ class Launch:
             config=config,
             layout=self._layout,
             coordinator=coordinator,
+            drains=drains,
             tell=self._link.tell,
             announce=self._announce,
             waiting=self._watchdog.waiting,
@@ -143,6 +150,8 @@ class Launch:
                 self._link.run(),
                 self._watchdog.watch(),
                 self._runners.run(),
+                drains.watch(),
+                self._heed_own_drain(drains),
                 *self._fleet.lines(),
             )
         except StopRequested as request:
@@ -310,6 +319,15 @@ class Launch:
         if trajectory.outcome is not Outcome.INFRA_ERROR:
             self._watchdog.progressed()
         self._collector.on_returned(trajectory)
+
+    async def _heed_own_drain(self, drains: Drains) -> None:
+        """What belongs to the driver's machine cannot go elsewhere; a resumed run can."""
+        left_s = await drains.of_the_driver()
+        self._display.warn(
+            f"this machine leaves the cluster in {left_s:.0f} s: finishing what is under way and "
+            "saving; `agentrl train --resume` goes on from there on another node"
+        )
+        self._stop.set()
 
     async def _on_lost(self, coordinator: CoordinatorKeeper, name: str) -> None:
         self._endpoint.metrics.restarted("runner")

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import NoReturn
 
+import ray
 import structlog
 
 from agentrl.chat.make import make_chat
@@ -104,6 +105,11 @@ class Runner:
         self._broken = asyncio.get_running_loop().create_future()
         self._listening = asyncio.create_task(self._link.run())
         self._flushing = asyncio.create_task(self._flush())
+
+    async def node_id(self) -> str:
+        """Ray's name of the machine it is on."""
+        node_id: str = ray.get_runtime_context().get_node_id()
+        return node_id
 
     async def connect(self, address: EngineAddress) -> None:
         """Turns may be placed on this worker, under this generation, from now on.

@@ -3,22 +3,28 @@
 Attempts of a runner that dies go on in the next one where its journal allows it. Each of the others
 comes back as an `infra_error`, so the group book decides what happens next. The scheduler is told
 that their slots are free.
+
+A runner whose machine is about to be taken away has a successor at once, and gets nothing new. What
+it has not brought to its end shortly before the time is up is then treated like that of a dead one.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from itertools import count
 from typing import NoReturn
 
+import ray
 import structlog
 from ray.exceptions import RayActorError
 
 from agentrl.record.journal import JournaledAttempt
 from agentrl.rollout.attempt import Attempt
 from agentrl.runtime.dispatch import EngineAddress
+from agentrl.runtime.drains import Drains
 from agentrl.runtime.failures import in_short
 from agentrl.runtime.journals import Recovered
 from agentrl.runtime.lifeline import answer_or_kill
@@ -32,7 +38,10 @@ log = structlog.get_logger(__name__)
 Beginning = tuple[Attempt, JournaledAttempt | None]
 """An attempt to be played, and what is known of it from a process that was lost."""
 RUNNER_POLL_S = 1.0
-"""How often a group that waits to be compared looks for a runner, when there is none."""
+"""How often a group that waits to be compared looks for a runner, when there is none, and how often
+it is looked whether a runner that leaves has done all it had."""
+LEAVING_S = 3.0
+"""Before its machine is taken away, for a runner's attempts to be begun elsewhere."""
 
 
 class RunnerPool:
@@ -43,6 +52,7 @@ class RunnerPool:
         *,
         start_runner: Callable[[str], Awaitable[Actor]],
         num_runners: int,
+        drains: Drains,
         on_returned: Callable[[Trajectory], None],
         on_lost: Callable[[str], Awaitable[None]],
         recover: Callable[[str, Sequence[Attempt], str], Awaitable[Recovered]],
@@ -54,6 +64,7 @@ class RunnerPool:
         another name, after `recover(name, attempts, error)` has said what becomes of its attempts.
         `on_journal_failed` is told how many lines of living runners' journals were not written."""
         self._start_runner = start_runner
+        self._drains = drains
         self._on_returned = on_returned
         self._on_lost = on_lost
         self._recover = recover
@@ -62,6 +73,10 @@ class RunnerPool:
         self._on_journal_failed = on_journal_failed
         self._runners: list[Actor | None] = [None] * num_runners
         self._names = [""] * num_runners
+        self._leaving: dict[str, Actor] = {}
+        """Those whose successors are there or on their way, by name."""
+        self._contests: Counter[str] = Counter()
+        """Groups that are being compared, by runner."""
         self._out: list[dict[str, Attempt]] = [{} for _ in range(num_runners)]
         self._to_submit: list[list[Beginning]] = [[] for _ in range(num_runners)]
         self._undecided: asyncio.Queue[Group] = asyncio.Queue()
@@ -96,21 +111,20 @@ class RunnerPool:
     def processes(self) -> dict[str, Actor]:
         """Those that run, by name."""
         seats = zip(self._names, self._runners, strict=True)
-        return {name: runner for name, runner in seats if runner is not None}
+        return self._leaving | {name: runner for name, runner in seats if runner is not None}
 
     async def connect(self, address: EngineAddress) -> None:
         """Tell every runner where a worker's engine can be reached."""
-        for runner in self._runners:
-            if runner is not None:
-                # one that dies in this moment is told of all engines when it is replaced
-                with suppress(RayActorError):
-                    await runner.connect.remote(address)
+        for runner in self.processes().values():
+            # one that dies in this moment is told of all engines when it is replaced
+            with suppress(RayActorError):
+                await runner.connect.remote(address)
 
     async def close(self) -> None:
         """Close what still lives; a runner that is gone has nothing left to close."""
         while not self._standings.empty():
             await self._settle_one(*self._standings.get_nowait())
-        closing = [runner.close.remote() for runner in self._runners if runner is not None]
+        closing = [runner.close.remote() for runner in self.processes().values()]
         for result in await asyncio.gather(*closing, return_exceptions=True):
             if isinstance(result, Exception) and not isinstance(result, RayActorError):
                 log.warning("a runner did not close well", error=str(result))
@@ -130,7 +144,7 @@ class RunnerPool:
 
     async def _settle_one(self, checkpoint: Standing, now: Standing) -> None:
         """A runner that is lost forgets nothing; its successor is told the next time."""
-        living = [runner for runner in self._runners if runner is not None]
+        living = self.processes().values()
         settled = await asyncio.gather(
             *(runner.settle.remote(checkpoint, now) for runner in living), return_exceptions=True
         )
@@ -145,39 +159,96 @@ class RunnerPool:
         while True:
             numbers = [number for number, runner in enumerate(self._runners) if runner is not None]
             if numbers:
-                runner = self._runners[min(numbers, key=lambda number: len(self._out[number]))]
+                number = min(numbers, key=lambda number: len(self._out[number]))
+                runner, name = self._runners[number], self._names[number]
                 assert runner is not None
+                self._contests[name] += 1
                 try:
                     return self._on_decided(await runner.decide.remote(group))
                 except RayActorError:
                     log.warning("a runner was lost; another one compares", group=group.group_id)
+                finally:
+                    self._contests[name] -= 1
             await asyncio.sleep(RUNNER_POLL_S)
 
     async def _keep(self, number: int) -> NoReturn:
-        while True:
-            name = f"runner-{next(self._serials)}"
-            runner = await self._start_runner(name)
-            self._runners[number], self._names[number] = runner, name
-            self._news.set()
-            try:
-                while True:
-                    ended = await answer_or_kill(
-                        name,
-                        runner,
-                        runner.ended.remote(),
-                        silence_timeout_s=self._silence_timeout_s,
-                    )
-                    for trajectory in ended or ():
-                        self._out[number].pop(trajectory.trajectory_id, None)
-                        self._on_returned(trajectory)
-            except RayActorError as error:
-                self._runners[number] = None
-                await self._on_lost(name)
-                await self._go_on(number, name, in_short(error))
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                name = f"runner-{next(self._serials)}"
+                runner = await self._start_runner(name)
+                self._runners[number], self._names[number] = runner, name
+                self._news.set()
+                out = self._out[number]
+                life = tasks.create_task(self._fetch(name, runner, out))
+                warned = tasks.create_task(self._notice(runner))
+                await asyncio.wait({life, warned}, return_when=asyncio.FIRST_COMPLETED)
+                grace_s = None if life.done() else warned.result()
+                warned.cancel()
+                if grace_s is None:
+                    error = await life
+                    self._runners[number] = None
+                    self._out[number], self._to_submit[number] = {}, []
+                    await self._go_on(name, out, error)
+                else:
+                    self._runners[number] = None
+                    unsent = [attempt.trajectory_id for attempt, _ in self._to_submit[number]]
+                    self._out[number] = {key: out.pop(key) for key in unsent}
+                    tasks.create_task(self._see_off(name, runner, out, life, grace_s))
 
-    async def _go_on(self, number: int, name: str, error: str) -> None:
-        lost, self._out[number] = self._out[number], {}
-        self._to_submit[number] = []
+    async def _fetch(self, name: str, runner: Actor, out: dict[str, Attempt]) -> str:
+        """Bring back what has ended, until the runner is gone; returns what is known of that."""
+        try:
+            while True:
+                ended = await answer_or_kill(
+                    name,
+                    runner,
+                    runner.ended.remote(),
+                    silence_timeout_s=self._silence_timeout_s,
+                )
+                for trajectory in ended or ():
+                    out.pop(trajectory.trajectory_id, None)
+                    self._on_returned(trajectory)
+        except RayActorError as error:
+            return in_short(error)
+
+    async def _notice(self, runner: Actor) -> float | None:
+        """The seconds that a runner has left, when it must go; None when it is gone."""
+        try:
+            return await self._drains.of(await runner.node_id.remote())
+        except RayActorError:
+            return None
+
+    async def _see_off(
+        self,
+        name: str,
+        runner: Actor,
+        out: dict[str, Attempt],
+        life: asyncio.Task[str],
+        grace_s: float,
+    ) -> None:
+        """Let a runner do what it has while there is time; the rest goes on elsewhere."""
+        log.info("a runner will be taken away", runner=name, attempts=len(out), grace_s=grace_s)
+        self._leaving[name] = runner
+        loop = asyncio.get_running_loop()
+        until = loop.time() + grace_s - LEAVING_S
+        while (out or self._contests[name]) and loop.time() < until and not life.done():
+            await asyncio.wait({life}, timeout=min(RUNNER_POLL_S, until - loop.time()))
+        if not life.done():
+            life.cancel()
+            await self._end(name, runner)
+        del self._leaving[name]
+        await self._go_on(name, out, "its machine was taken away")
+
+    async def _end(self, name: str, runner: Actor) -> None:
+        """Its boxes go with it, unless somebody still waits for its word."""
+        if not self._contests[name]:
+            with suppress(RayActorError, TimeoutError):
+                async with asyncio.timeout(LEAVING_S):
+                    await runner.close.remote()
+        ray.kill(runner)
+
+    async def _go_on(self, name: str, lost: dict[str, Attempt], error: str) -> None:
+        await self._on_lost(name)
         recovered = await self._recover(name, list(lost.values()), error)
         for trajectory in recovered.ended:
             self._on_returned(trajectory)

@@ -25,8 +25,9 @@ from typing import NoReturn
 import ray
 import structlog
 
-from agentrl.runtime.broker import GRACE_S, Withdrawn
+from agentrl.runtime.broker import GRACE_S, SlotPlace, Withdrawn
 from agentrl.runtime.departures import Departures
+from agentrl.runtime.drains import Drains
 from agentrl.runtime.leases import Leases
 from agentrl.runtime.staff import WorkerSeat
 from scheduler.events import Role
@@ -50,6 +51,7 @@ class SharedSeats:
         leases: Leases,
         at_least: int,
         departures: Departures,
+        drains: Drains,
         waiting: Callable[[str], AbstractContextManager[None]],
         progressed: Callable[[], None],
     ) -> None:
@@ -57,6 +59,7 @@ class SharedSeats:
         self._leases = leases
         self._at_least = at_least
         self._departures = departures
+        self._drains = drains
         self._waiting = waiting
         self._progressed = progressed
         self._seats: Sequence[WorkerSeat] = ()
@@ -89,6 +92,7 @@ class SharedSeats:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._name_the_wait())
             tasks.create_task(self._say_what_has_begun())
+            tasks.create_task(self._leave_draining_nodes(tasks))
             for asked in self._put_off:
                 tasks.create_task(self._leave(asked.slot))
             while True:
@@ -116,14 +120,24 @@ class SharedSeats:
         seat.is_wanted.set()
 
     async def _leave(self, asked: Slot) -> None:
-        """Take a worker away, and give its slot back."""
+        """Give this slot back, or another one that is less needed."""
         seat = self._least_needed(asked)
-        if seat is None:
-            return
+        if seat is not None:
+            await self._vacate(seat, STEP_S if seat.role is Role.TRAINING else GRACE_S)
+
+    async def _leave_draining_nodes(self, tasks: asyncio.TaskGroup) -> NoReturn:
+        while True:
+            for seat in self._filled():
+                grace_s = self._drains.left_s(SlotPlace.of(seat.slot).node_id)
+                if grace_s is not None and seat.worker_id not in self._leaving:
+                    tasks.create_task(self._vacate(seat, grace_s))
+            await asyncio.sleep(POLL_S)
+
+    async def _vacate(self, seat: WorkerSeat, grace_s: float) -> None:
+        """Take the worker away, and give its slot back."""
         self._leaving.add(seat.worker_id)
         slot = seat.slot
         seat.is_wanted.clear()
-        grace_s = STEP_S if seat.role is Role.TRAINING else GRACE_S
         await self._departures.leave(seat, grace_s)
         self._leaving.remove(seat.worker_id)
         if seat.slot == slot:

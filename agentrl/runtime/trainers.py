@@ -157,7 +157,7 @@ class TrainerGroup:
                     return
                 except RayActorError:
                     self.lost(name)
-        save = _save_resting.options(scheduling_strategy=near_the_driver())
+        save = _save_resting.options(scheduling_strategy=near_the_driver(if_it_stays=True))
         try:
             await save.remote(self._config, self._resting, progress, self._checkpoints)
         except RayTaskError as error:

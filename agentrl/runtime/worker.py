@@ -90,6 +90,11 @@ class Worker:
     async def ready(self) -> None:
         """Returns once the process runs."""
 
+    async def node_id(self) -> str:
+        """Ray's name of the machine it is on."""
+        node_id: str = ray.get_runtime_context().get_node_id()
+        return node_id
+
     async def sees(self, path: Path) -> bool:
         """Whether this machine has the file."""
         return await asyncio.to_thread(path.exists)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -71,6 +73,28 @@ class Nodes:
     def kill(self, node: Any) -> None:
         """SIGKILL to its raylet, which takes its workers along."""
         self._cluster.remove_node(node, allow_graceful=False)
+
+    def drain(self, node: Any, *, left_s: int) -> None:
+        """As the autoscaler and clouds do it: it will be taken away then, and does not end before
+        it is empty."""
+        command = Path(sys.executable).with_name("ray")
+        options = {
+            "address": self.address,
+            "node-id": node.node_id,
+            "reason": "DRAIN_NODE_REASON_PREEMPTION",
+            "reason-message": "test",
+            "deadline-remaining-seconds": left_s,
+        }
+        subprocess.run(
+            [command, "drain-node", *(f"--{name}={value}" for name, value in options.items())],
+            check=True,
+            capture_output=True,
+            timeout=DEADLINE_S,
+        )
+
+    def is_alive(self, node: Any) -> bool:
+        raylet = node.all_processes["raylet"][0].process
+        return raylet.poll() is None
 
     def processes(self, node: Any, *names: str) -> list[psutil.Process]:
         """Actors of ours that live there."""

@@ -15,6 +15,7 @@ from ray.exceptions import RayActorError
 
 from agentrl.config.sections import BucketSection
 from agentrl.runtime.departures import Departures
+from agentrl.runtime.drains import Drains
 from agentrl.runtime.notice import TerminationNotice
 from agentrl.runtime.staff import WorkerSeat
 from scheduler.events import Event, PreemptionNotice, Role
@@ -36,6 +37,9 @@ class FakeWorker:
         self.quiesce = Method(lambda: self._do("quiesce"))
         self.leave_role = Method(lambda: self._do("leave_role"))
         self.lifeline = Method(self._life)
+        self.notice = Method(self._notice)
+        self.node_id = Method(self._node_id)
+        self.is_told = asyncio.Event()
 
     async def _do(self, what: str) -> None:
         self._done.append(what)
@@ -43,6 +47,13 @@ class FakeWorker:
     async def _life(self) -> None:
         await self._ended.wait()
         raise RayActorError
+
+    async def _notice(self) -> float:
+        await self.is_told.wait()
+        return 20.0
+
+    async def _node_id(self) -> str:
+        return "there"
 
     def kill(self) -> None:
         self._done.append("killed")
@@ -63,14 +74,18 @@ class Bench:
         self.done: list[str] = []
         self.boundary = asyncio.Event()
         bucket = BucketSection(name="default", max_running=4)
-        worker = FakeWorker(self.done)
-        self.seat = WorkerSeat("worker-0", role, bucket, (), worker, generation=3)
+        self.worker = FakeWorker(self.done)
+        self.seat = WorkerSeat("worker-0", role, bucket, (), self.worker, generation=3)
         trainers: Any = FakeTrainers(self.done)
-        self.departures = Departures(trainers=trainers, tell=self._tell, boundary=self.boundary)
+        self.drains = Drains(own_node="own", grace_s=30.0)
+        self.departures = Departures(
+            trainers=trainers, drains=self.drains, tell=self._tell, boundary=self.boundary
+        )
 
     def _tell(self, event: Event) -> None:
         assert isinstance(event, PreemptionNotice)
         assert event.generation == 3
+        self.grace_s = event.deadline_s
         self.done.append("notice")
 
 
@@ -95,6 +110,44 @@ async def test_who_has_too_little_time_ends_all_the_same(monkeypatch: pytest.Mon
     bench = Bench(Role.TRAINING, monkeypatch)
     await bench.departures.leave(bench.seat, 0.05)
     assert bench.done == ["notice", "killed"]
+
+
+LEFT = ["notice", "quiesce", "leave_role", "killed"]
+
+
+async def test_a_signal_to_the_process_is_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(Role.ROLLOUT, monkeypatch)
+    heeding = asyncio.create_task(bench.departures.heed(bench.seat))
+    await asyncio.sleep(0.01)
+    assert bench.done == []
+    bench.worker.is_told.set()
+    await heeding
+    assert bench.done == LEFT
+    assert bench.grace_s == 20.0
+
+
+async def test_the_draining_of_its_machine_is_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(Role.ROLLOUT, monkeypatch)
+    heeding = asyncio.create_task(bench.departures.heed(bench.seat))
+    bench.drains.note({"elsewhere": None})
+    await asyncio.sleep(0.01)
+    assert bench.done == []
+    bench.drains.note({"there": None})
+    await heeding
+    assert bench.done == LEFT
+    assert 20.0 < bench.grace_s <= 30.0
+
+
+async def test_a_worker_on_a_slot_of_a_shared_fleet_goes_when_its_slot_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench(Role.ROLLOUT, monkeypatch)
+    bench.seat.slot = "there/cpu0"
+    heeding = asyncio.create_task(bench.departures.heed(bench.seat))
+    bench.drains.note({"there": None})
+    await asyncio.sleep(0.01)
+    assert bench.done == []
+    heeding.cancel()
 
 
 async def test_sigterm_is_a_notice_and_no_end() -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 from ray.exceptions import RayActorError
 from sample_trajectories import make_trajectory
 
@@ -15,9 +18,10 @@ from agentrl.rollout.attempt import Attempt
 from agentrl.runtime import runners
 from agentrl.runtime.coordinator import Coordinator
 from agentrl.runtime.coordinator_state import CoordinatorState
+from agentrl.runtime.drains import Drains
 from agentrl.runtime.journals import Recovered
 from agentrl.runtime.runners import RunnerPool
-from agentrl.types import Group, Trajectory
+from agentrl.types import Group, Task, Trajectory
 from scheduler.admission import CapacityAdmission
 from scheduler.core import Scheduler
 from scheduler.decisions import Place
@@ -64,21 +68,36 @@ async def test_attempts_and_questions_of_a_dead_runner_hold_no_slot(tmp_path: Pa
 
 
 class Method:
-    def __init__(self, function: Callable[..., Awaitable[Any]]) -> None:
+    def __init__(self, function: Callable[..., Any]) -> None:
         self.remote = function
 
 
 class FakeRunner:
-    """Compares groups, unless it is dead."""
+    """Compares groups, unless it is dead, and says that attempts have ended when it is told so."""
 
-    def __init__(self, *, is_dead: bool) -> None:
+    def __init__(self, *, is_dead: bool = False, node_id: str = "a") -> None:
         self._is_dead = is_dead
-        self.ended = Method(self._ended)
+        self._node_id = node_id
+        self.submitted: list[str] = []
+        self.results: asyncio.Queue[list[Trajectory]] = asyncio.Queue()
+        self.is_closed = self.is_killed = False
+        self.ended = Method(self.results.get)
         self.decide = Method(self._decide)
+        self.node_id = Method(self._say_node_id)
+        self.submit = Method(self._submit)
+        self.close = Method(self._close)
 
-    async def _ended(self) -> list[Trajectory]:
-        await asyncio.Event().wait()
-        raise AssertionError
+    async def _say_node_id(self) -> str:
+        return self._node_id
+
+    def _submit(self, attempts: Sequence[tuple[Attempt, object]]) -> None:
+        self.submitted += [attempt.trajectory_id for attempt, _ in attempts]
+
+    async def _close(self) -> None:
+        self.is_closed = True
+
+    def kill(self) -> None:
+        self.is_killed = True
 
     async def _decide(self, group: Group) -> Group:
         if self._is_dead:
@@ -105,6 +124,7 @@ async def test_a_group_is_compared_by_another_runner_when_one_dies(
     pool = RunnerPool(
         start_runner=start,
         num_runners=1,
+        drains=Drains(own_node="own", grace_s=30.0),
         on_returned=lambda trajectory: None,
         on_lost=forget,
         recover=give_up,
@@ -123,3 +143,94 @@ async def test_a_group_is_compared_by_another_runner_when_one_dies(
     running.cancel()
     with pytest.raises((asyncio.CancelledError, BaseExceptionGroup)):
         await running
+
+
+class Leaving:
+    """Two runners, the first one on a node that is drained; `moved` are attempts that are begun
+    elsewhere."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(runners, "RUNNER_POLL_S", 0.001)
+        monkeypatch.setattr(ray, "kill", lambda runner: runner.kill())
+        self.first, self.second = FakeRunner(node_id="a"), FakeRunner(node_id="b")
+        self._to_start = [self.first, self.second]
+        self.returned: list[str] = []
+        self.lost: list[str] = []
+        self.moved: list[str] = []
+        self.drains = Drains(own_node="own", grace_s=30.0)
+        self.pool = RunnerPool(
+            start_runner=self._start,
+            num_runners=1,
+            drains=self.drains,
+            on_returned=lambda trajectory: self.returned.append(trajectory.trajectory_id),
+            on_lost=self._on_lost,
+            recover=self._recover,
+            on_decided=lambda group: None,
+            silence_timeout_s=60.0,
+            on_journal_failed=lambda lines: None,
+        )
+
+    async def _start(self, name: str) -> FakeRunner:
+        return self._to_start.pop(0)
+
+    async def _on_lost(self, name: str) -> None:
+        self.lost.append(name)
+
+    async def _recover(self, name: str, lost: Sequence[Attempt], error: str) -> Recovered:
+        self.moved += [attempt.trajectory_id for attempt in lost]
+        return Recovered([], [(attempt, None) for attempt in lost])
+
+    def submit(self, group_id: str) -> str:
+        attempt = Attempt(
+            trajectory_id=f"{group_id}-0", task=Task("t", "go"), group_id=group_id, sibling=0
+        )
+        self.pool.submit(attempt)
+        return attempt.trajectory_id
+
+    async def until(self, what: Callable[[], bool]) -> None:
+        for _ in range(30_000):
+            if what():
+                return
+            await asyncio.sleep(0.001)
+        raise AssertionError(vars(self))
+
+
+def ended(trajectory_id: str) -> list[Trajectory]:
+    return [replace(make_trajectory(), trajectory_id=trajectory_id)]
+
+
+async def test_a_runner_whose_machine_is_drained_ends_what_it_has_and_gets_nothing_new(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Leaving(monkeypatch)
+    running = asyncio.create_task(bench.pool.run())
+    old = bench.submit("g0")
+    await bench.until(lambda: bench.first.submitted == [old])
+    bench.drains.note({"a": None})
+    await bench.until(lambda: "runner-1" in bench.pool.processes())
+    assert "runner-0" in bench.pool.processes(), "it is still told of engines"
+    new = bench.submit("g1")
+    await bench.until(lambda: bench.second.submitted == [new])
+    bench.first.results.put_nowait(ended(old))
+    await bench.until(lambda: bench.first.is_killed)
+    assert bench.first.is_closed, "its boxes go with it"
+    await bench.until(lambda: bench.lost == ["runner-0"])
+    assert bench.returned == [old]
+    assert bench.moved == []
+    assert list(bench.pool.processes()) == ["runner-1"]
+    running.cancel()
+
+
+async def test_what_a_runner_has_left_when_its_time_is_up_goes_on_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Leaving(monkeypatch)
+    running = asyncio.create_task(bench.pool.run())
+    old = bench.submit("g0")
+    await bench.until(lambda: bench.first.submitted == [old])
+    bench.drains.note({"a": time.time() + runners.LEAVING_S + 0.05})
+    await bench.until(lambda: bench.second.submitted == [old])
+    assert bench.first.is_killed
+    assert bench.lost == ["runner-0"]
+    assert bench.moved == [old]
+    running.cancel()
