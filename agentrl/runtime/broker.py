@@ -109,7 +109,8 @@ class FleetBroker:
         self._slices.begun(time.monotonic(), job)
 
     async def give_back(self, job: str, slot: Slot) -> None:
-        self._slices.give_back(time.monotonic(), job, slot, is_parked=False)
+        """The weights that the run had there stay in the node's memory while nothing newer comes."""
+        self._slices.give_back(time.monotonic(), job, slot, is_parked=True)
         self._rule()
 
     async def leave(self, job: str) -> None:

@@ -79,8 +79,8 @@ class SharedSeats:
         try:
             while self._is_short() or self._leases.has_news:
                 match await self._leases.next():
-                    case Grant(slot=slot):
-                        self._enter(slot)
+                    case Grant() as grant:
+                        self._enter(grant)
                     case TakeBack() as asked:
                         self._put_off.append(asked)
                     case Withdrawn(slot=slot):
@@ -97,8 +97,8 @@ class SharedSeats:
                 tasks.create_task(self._leave(asked.slot))
             while True:
                 match await self._leases.next():
-                    case Grant(slot=slot):
-                        self._enter(slot)
+                    case Grant() as grant:
+                        self._enter(grant)
                     case TakeBack(slot=slot):
                         tasks.create_task(self._leave(slot))
                     case Withdrawn(slot=slot):
@@ -109,14 +109,19 @@ class SharedSeats:
 
     # ----------------------------------------------------------------------- enter and leave
 
-    def _enter(self, slot: Slot) -> None:
+    def _enter(self, grant: Grant) -> None:
         """Fill a vacant seat, of the role that has the fewest workers now."""
         vacant = [seat for seat in self._seats if not seat.slot]
         assert vacant, "the broker granted more slots than were wanted"
         filled = Counter(seat.role for seat in self._filled())
         seat = min(vacant, key=lambda seat: filled[seat.role])
-        log.info("a slot of the fleet was granted", worker=seat.worker_id, slot=slot)
-        seat.slot = slot
+        log.info(
+            "a slot of the fleet was granted",
+            worker=seat.worker_id,
+            slot=grant.slot,
+            is_warm=grant.is_warm,
+        )
+        seat.slot = grant.slot
         seat.is_wanted.set()
 
     async def _leave(self, asked: Slot) -> None:

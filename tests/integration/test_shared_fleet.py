@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 import ray
 from ray.exceptions import RayActorError
 from ray_nodes import DEADLINE_S, Nodes, ray_nodes
-from training import PATIENT, SMALL, Training
+from training import PATIENT, SMALL, Training, whole_lines
 
 from agentrl.runtime.broker import GRACE_S, NAME
 from agentrl.runtime.cluster import joined_cluster
@@ -21,6 +21,8 @@ from scheduler.slices import Standing
 pytestmark = [pytest.mark.soak, pytest.mark.slow, pytest.mark.timeout(1500)]
 SLICE_S = 5.0
 NUM_SLOTS = 2
+WINDOW_S = 600.0
+"""Slot-seconds."""
 
 
 @pytest.fixture
@@ -29,11 +31,11 @@ def nodes() -> Iterator[Nodes]:
         yield nodes
 
 
-def config(nodes: Nodes, *, steps: int) -> dict[str, Any]:
+def config(nodes: Nodes, *, steps: int, weight: float = 1.0, **runtime: Any) -> dict[str, Any]:
     """Needs both slots to work: one trains, one samples."""
     changed = copy.deepcopy(SMALL)
-    share = {"min_slice_s": SLICE_S}
-    changed["runtime"] |= {"ray_address": nodes.address, "share": share, **PATIENT}
+    share = {"min_slice_s": SLICE_S, "weight": weight}
+    changed["runtime"] |= {"ray_address": nodes.address, "share": share, **PATIENT, **runtime}
     changed["train"] |= {"steps": steps}
     changed["checkpoint"] = {"every_steps": 0}
     return changed
@@ -51,6 +53,20 @@ def standings() -> dict[str, Standing]:
 
 def num_given_back(training: Training) -> int:
     return (training.run / "log.jsonl").read_text().count("a slot was given back")
+
+
+def grants(training: Training) -> list[dict[str, Any]]:
+    lines = whole_lines(training.run / "log.jsonl")
+    return [line for line in lines if line["event"] == "a slot of the fleet was granted"]
+
+
+def wait_for(what: Callable[[], bool], *runs: Training) -> None:
+    deadline = time.monotonic() + 2 * DEADLINE_S
+    while not what():
+        for run in runs:
+            assert run.process.poll() is None, f"a run ended first:\n{run.text}"
+        assert time.monotonic() < deadline, standings()
+        time.sleep(0.5)
 
 
 def test_two_runs_take_turns_and_both_reach_their_last_step(nodes: Nodes, tmp_path: Path) -> None:
@@ -77,6 +93,37 @@ def test_two_runs_take_turns_and_both_reach_their_last_step(nodes: Nodes, tmp_pa
     assert together_s > SLICE_S
     assert min(num_given_back(run) for run in runs) >= 2
     nodes.wait_until_clean(nodes.head)
+
+
+def test_a_run_of_twice_the_weight_uses_twice_as_much(nodes: Nodes, tmp_path: Path) -> None:
+    """They need both slots each, so that shares are shares of time; a turn lasts as long as its
+    workers' start and a slice, and the window has many of them."""
+    heavy = Training(tmp_path / "heavy", config(nodes, steps=10**6, weight=2.0))
+    light = Training(tmp_path / "light", config(nodes, steps=10**6))
+    wait_for(lambda: heavy.steps_done() >= 1 and light.steps_done() >= 1, heavy, light)
+
+    def used() -> dict[float, float]:
+        return {s.tenant.weight: s.used_s for s in standings().values()}
+
+    before = used()
+    wait_for(lambda: sum(used().values()) - sum(before.values()) >= WINDOW_S, heavy, light)
+    by_weight = {weight: used_s - before[weight] for weight, used_s in used().items()}
+    assert 0.58 < by_weight[2.0] / sum(by_weight.values()) < 0.75, by_weight
+    assert min(num_given_back(run) for run in (heavy, light)) >= 6
+
+
+def test_a_slot_goes_back_to_the_run_that_was_there(nodes: Nodes, tmp_path: Path) -> None:
+    """Two runs that can work with one slot and use all three: one goes back and forth."""
+    nodes.add(1)
+    changes = {"layout": "colocated", "rollout_workers": 2}
+    runs = [Training(tmp_path / n, config(nodes, steps=10**6, **changes)) for n in ("a", "b")]
+    wait_for(lambda: all(len(grants(run)) >= NUM_SLOTS + 4 for run in runs), *runs)
+    for run in runs:
+        had: set[str] = set()
+        for grant in grants(run):
+            assert grant["is_warm"] == (grant["slot"] in had)
+            had.add(grant["slot"])
+        assert sum(grant["is_warm"] for grant in grants(run)) >= 3
 
 
 def test_a_killed_run_frees_its_slots_and_a_dead_broker_is_replaced(
