@@ -33,7 +33,7 @@ def test_an_environment_that_never_returns_ends_the_run_and_is_named(tmp_path: P
             env={"name": "stuck.py:Stuck", "options": {}},
             warmup={"steps": 0},
             rollout={"trajectory_timeout_s": 15, "tool_timeout_s": 15},
-            runtime={"stall_timeout_s": 30, "silence_timeout_s": 1000},
+            runtime={"stall_timeout_s": 60, "silence_timeout_s": 1000},
         ),
     )
     training.wait_for(lambda: "eval after step 0" in training.text)
