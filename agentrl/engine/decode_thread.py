@@ -1,7 +1,7 @@
 """The thread that runs a batcher, and the crossing between it and the event loop.
 
 The event loop posts actions, which run between two steps. Tokens cross back in at most one call
-a step: those of turns that ended at once, those of running turns some times a second, because
+a step: those of turns that ended at once, those of running turns ten times a second, because
 waking every reader for every token would cost more than sampling it. What an action raises goes to
 whoever awaits it; what a step raises ends the engine, and everybody is told.
 """
@@ -24,8 +24,8 @@ from agentrl.engine.turn import Progress
 T = TypeVar("T")
 
 _REPORT_S = 0.1
-"""Tokens of running turns are held back for at most this long, and one step. That is what a killed
-process can cost a turn; a fifth of it cost as much processor time as a small model's decoding."""
+"""Tokens of running turns are held back for at most this long, and one step; a process that is
+killed takes so many with it."""
 
 
 class _Posted(NamedTuple):

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
 from agentrl.engine.slots import common_prefix
@@ -56,9 +57,10 @@ class PrefixIndex:
 
     def find(self, ids: list[int], names: Sequence[int]) -> Prefix | None:
         """The slot that holds most of these ids."""
-        for number in range(len(names), 0, -1):
+        known = list(takewhile(self._holders.__contains__, names))
+        for number in range(len(known), 0, -1):
             length = number * self._block_tokens
-            for slot in self._holders.get(names[number - 1], ()):
+            for slot in self._holders[known[number - 1]]:
                 held = self._held[slot].ids
                 if held[:length] == ids[:length]:
                     return Prefix(slot, min(common_prefix(held, ids), len(ids) - 1))

@@ -125,9 +125,10 @@ class RemoteEngine:
         """End the connection, and with it the requests it carries; the engine goes on."""
         self._reading.cancel()
         await asyncio.wait([self._reading])
-        self._lost(EngineError(f"engine at {self.url}: this side has closed the connection"))
         await self._socket.close()
         await self._session.close()
+        if not self._reading.cancelled():
+            self._reading.result()
 
     # ------------------------------------------------------------------ the connection
 
@@ -161,21 +162,30 @@ class RemoteEngine:
 
     async def _keep(self) -> None:
         """Read, and connect again where the connection broke although the engine is there."""
-        while True:
-            await self._read()
-            lost = EngineError(
-                f"engine at {self.url}: the connection is closed "
-                f"(code {self._socket.close_code}, {self._socket.exception()!r})"
-            )
-            if self._socket.close_code == WSCloseCode.GOING_AWAY:
-                return self._lost(lost)
-            self._is_up.clear()
-            self._break_off(lost)
-            log.warning("lost the connection to an engine", engine=self.url, error=str(lost))
-            try:
-                self._socket = await _dial(self._session, self.url, RECONNECT_TIMEOUT_S)
-            except EngineError as error:
-                return self._lost(error)
+        failure = EngineError(f"engine at {self.url}: this side has closed the connection")
+        try:
+            while True:
+                await self._read()
+                lost = EngineError(
+                    f"engine at {self.url}: the connection is closed "
+                    f"(code {self._socket.close_code}, {self._socket.exception()!r})"
+                )
+                if self._socket.close_code == WSCloseCode.GOING_AWAY:
+                    failure = lost
+                    return
+                self._is_up.clear()
+                self._break_off(lost)
+                log.warning("lost the connection to an engine", engine=self.url, error=str(lost))
+                try:
+                    self._socket = await _dial(self._session, self.url, RECONNECT_TIMEOUT_S)
+                except EngineError as error:
+                    failure = error
+                    return
+                self._is_up.set()
+        finally:
+            # whatever ended this: nobody may wait for what does not come
+            self._failure = failure
+            self._break_off(failure)
             self._is_up.set()
 
     async def _read(self) -> None:
@@ -183,12 +193,6 @@ class RemoteEngine:
             if message.type is not aiohttp.WSMsgType.BINARY:
                 break
             self._receive(orjson.loads(message.data))
-
-    def _lost(self, failure: EngineError) -> None:
-        """For good."""
-        self._failure = failure
-        self._break_off(failure)
-        self._is_up.set()
 
     def _break_off(self, failure: EngineError) -> None:
         """Nothing more will come of what was asked: the server has dropped it."""

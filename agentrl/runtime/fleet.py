@@ -161,15 +161,15 @@ class Fleet:
     async def start_runner(self, env: EnvRef, name: str, journal: JournalWriter) -> Actor:
         """A runner that knows every engine there is."""
         makings = (self._config, env, name, self._coordinator.address, self._secret, journal)
-        runner: Actor = None
-        while runner is None:
+        while True:
             place = in_turn(next(self._runner_numbers))
             made = ray.remote(Runner).options(num_cpus=0, scheduling_strategy=place)
-            runner = made.remote(*makings)
+            runner: Actor = made.remote(*makings)
             try:
                 await self._staff.within_start(name, runner.ready.remote())
-            except ActorUnschedulableError:  # the node leaves, since a moment ago
-                runner = None
+                break
+            except ActorUnschedulableError:
+                log.info("a runner's node leaves, since a moment ago", runner=name)
         for seat in self._seats.values():
             if seat.url:
                 await runner.connect.remote(seat.address)

@@ -39,6 +39,7 @@ ENTERING_S = 0.2
 
 def measure(config: RunConfig) -> Costs:
     """Takes a few seconds on an idle core."""
+    load_model(config.model, seed=0)  # the first one imports what a worker that shifts has imported
     judge, runtime = config.judge, config.runtime
     rollout: dict[str, Shape] = {}
     for bucket in rollout_buckets(config):
@@ -72,7 +73,6 @@ def _take_cores(number: int, *, pin: bool) -> None:
 
 
 def _serving(section: ModelSection, slots: int, context_tokens: int) -> tuple[Shape, float]:
-    load_model(section, seed=0)  # the first one imports what a worker that shifts has imported
     with _stopwatch() as building:
         engine = TorchEngine(
             load_model(section, seed=0).model,

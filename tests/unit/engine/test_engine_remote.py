@@ -293,3 +293,17 @@ async def test_an_engine_that_took_its_leave_is_given_up(port: int, server: Engi
         with pytest.raises(EngineError, match="connection is closed"):
             await remote.stats()
         assert not remote.is_connected
+
+
+async def test_a_fault_in_reading_leaves_nobody_waiting_and_is_raised(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: RemoteEngine, message: object) -> None:
+        raise KeyError("ours")
+
+    monkeypatch.setattr(RemoteEngine, "_receive", fail)
+    remote = await RemoteEngine.connect(f"ws://{HOST}:{port}", TOKEN)
+    with pytest.raises(EngineError):
+        await remote.stats()
+    with pytest.raises(KeyError, match="ours"):
+        await remote.close()

@@ -4,12 +4,15 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from agentrl.engine.remote_client import RemoteEngine
 from agentrl.runtime.dispatch import EngineAddress
 from agentrl.runtime.runner import Runner
 
-ADDRESS = EngineAddress(worker_id="worker-0", generation=1, bucket="default", url="ws://here:1")
+ADDRESS = EngineAddress(
+    worker_id="worker-0", generation=1, bucket="default", url="ws://127.0.0.1:1"
+)
 
 
 @dataclass(eq=False)
@@ -60,5 +63,12 @@ async def test_the_connection_to_the_last_engine_is_closed_after_the_next_is_ope
     runner: Runner, made: list[Connection]
 ) -> None:
     await runner.connect(ADDRESS)
-    await runner.connect(replace(ADDRESS, generation=2, url="ws://here:2"))
+    await runner.connect(replace(ADDRESS, generation=2, url="ws://127.0.0.1:2"))
     assert [engine.is_connected for engine in made] == [False, True]
+
+
+async def test_a_runner_goes_on_without_a_worker_that_it_cannot_reach(runner: Runner) -> None:
+    """One that ends in this moment: its machine may be taken away from both at once."""
+    with capture_logs() as logs:
+        await runner.connect(ADDRESS)
+    assert [line["worker"] for line in logs] == ["worker-0"]

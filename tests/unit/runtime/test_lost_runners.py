@@ -187,6 +187,11 @@ class Leaving:
         self.pool.submit(attempt)
         return attempt.trajectory_id
 
+    async def play_on_the_first(self) -> str:
+        attempt = self.submit("g0")
+        await self.until(lambda: self.first.submitted == [attempt])
+        return attempt
+
     async def until(self, what: Callable[[], bool]) -> None:
         for _ in range(30_000):
             if what():
@@ -204,8 +209,7 @@ async def test_a_runner_whose_machine_is_drained_ends_what_it_has_and_gets_nothi
 ) -> None:
     bench = Leaving(monkeypatch)
     running = asyncio.create_task(bench.pool.run())
-    old = bench.submit("g0")
-    await bench.until(lambda: bench.first.submitted == [old])
+    old = await bench.play_on_the_first()
     bench.drains.note({"a": None})
     await bench.until(lambda: "runner-1" in bench.pool.processes())
     assert "runner-0" in bench.pool.processes(), "it is still told of engines"
@@ -226,8 +230,7 @@ async def test_what_a_runner_has_left_when_its_time_is_up_goes_on_elsewhere(
 ) -> None:
     bench = Leaving(monkeypatch)
     running = asyncio.create_task(bench.pool.run())
-    old = bench.submit("g0")
-    await bench.until(lambda: bench.first.submitted == [old])
+    old = await bench.play_on_the_first()
     bench.drains.note({"a": time.time() + runners.LEAVING_S + 0.05})
     await bench.until(lambda: bench.second.submitted == [old])
     assert bench.first.is_killed

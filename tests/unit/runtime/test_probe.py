@@ -2,37 +2,35 @@
 
 import time
 from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
-from agentrl.config.sections import ScratchModel
+from agentrl.config.load import load_config
 from agentrl.models.load import LoadedModel, load_model
 from agentrl.runtime import probe
 
-MODEL = ScratchModel(
-    **{"from": "scratch"},
-    hidden_size=32,
-    intermediate_size=64,
-    num_layers=1,
-    num_heads=2,
-    head_dim=16,
-)
-ONCE_S = 3.0
+QUICKSTART = Path(__file__).parents[3] / "configs" / "quickstart.yaml"
+SMALL = ("model.hidden_size=32", "model.num_layers=1", "runtime.slots=4", "runtime.pin_cores=false")
+ONCE_S = 1e6
 
 
 def test_what_only_the_first_model_of_a_process_costs_does_not_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Such as its imports, which made changes of role look ten times as long as they were."""
-    torch.set_num_threads(1)
-    calls = count()
+    loads, more_s = count(), [0.0]
 
-    def slow_at_first(section: ScratchModel, *, seed: int) -> LoadedModel:
-        if next(calls) == 0:
-            time.sleep(ONCE_S)
+    def slow_at_first(section: Any, *, seed: int) -> LoadedModel:
+        if next(loads) == 0:
+            more_s[0] = ONCE_S
         return load_model(section, seed=seed)
 
+    torch.set_num_threads(1)
+    clock = SimpleNamespace(perf_counter=lambda: time.perf_counter() + more_s[0])
+    monkeypatch.setattr(probe, "time", clock)
     monkeypatch.setattr(probe, "load_model", slow_at_first)
-    _, start_s = probe._serving(MODEL, slots=4, context_tokens=64)
-    assert 0 < start_s < ONCE_S
+    assert 0 < probe.measure(load_config(QUICKSTART, SMALL)).serving_start_s < ONCE_S
