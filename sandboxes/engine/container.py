@@ -47,6 +47,8 @@ LABEL = "agentrl"
 LEASE_S = 24 * 3600
 """Longer than any rollout: after it a box may be removed by anybody."""
 DELETE_TIMEOUT_S = 20.0
+LOOK_AGAIN_S = 0.02
+"""While the engine removes a box whose program has ended."""
 _SMALL_FILES_PER_MIB = 256
 _PODMAN_PROCESSES = 32_768
 """Of all boxes of one user together; a box's own are limited by its control group."""
@@ -240,7 +242,8 @@ class ContainerBox:
         try:
             async with asyncio.timeout(DELETE_TIMEOUT_S):
                 await asyncio.wait([self._creation])
-                await remove(self.engine, self.box_id)
+                while not await remove(self.engine, self.box_id):  # noqa: ASYNC110 - no event
+                    await asyncio.sleep(LOOK_AGAIN_S)
         except TimeoutError as e:
             raise SandboxError(
                 f"the engine did not remove box {self.box_id} within {DELETE_TIMEOUT_S:.0f} s; it "
@@ -248,15 +251,17 @@ class ContainerBox:
             ) from e
 
 
-async def remove(engine: Engine, container: str) -> None:
-    """With its anonymous volumes. That it is gone, or going, is what we want."""
+async def remove(engine: Engine, container: str) -> bool:
+    """With its anonymous volumes. Whether it is gone; if not, the engine is removing it already."""
     try:
         await engine.call(
             "remove a box", lambda client: client.remove_container(container, v=True, force=True)
         )
     except NotFound:
-        return
+        return True
     except APIError as e:
-        # The engine is removing it already; Podman calls that a state in which it cannot be.
+        # Podman has its own words for a state in which a container is being removed.
         if e.status_code != 409 and "state improper" not in str(e.explanation):
             raise SandboxError(f"the engine could not remove box {container}: {e}") from e
+        return False
+    return True

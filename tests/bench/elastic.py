@@ -13,9 +13,9 @@ number of steps, and differs in who computes where:
   attempts. All ways are tried first, the three that pin the roles and the one that lets the system
   place them; the fastest takes part in every round.
 
-The models are taught once, before the sides begin, or by an earlier bench with the same `--models`. Sides take turns round by round. Seconds are
-those of the steps after the first, from the run's own metrics: warm-up, evaluation and the start of
-processes are no part of them.
+The models are taught once, before the sides begin, or by an earlier bench with the same `--models`.
+Sides take turns round by round. Seconds are those of the steps after the first, from the run's own
+metrics: warm-up, evaluation and the start of processes are no part of them.
 
 The last line is one JSON object: `vs_best_static` and `vs_colocated` are seconds of theirs divided
 by seconds of ours (medians over the rounds), `lost` and `duplicated` count groups of ours that are

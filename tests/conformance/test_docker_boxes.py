@@ -11,7 +11,7 @@ import pytest
 from docker.api import APIClient
 from observing import SPEC, docker_backend
 
-from sandboxes import SandboxError
+from sandboxes import Sandbox, SandboxError
 from sandboxes.engine.backend import DockerBackend
 from sandboxes.engine.container import LABEL, remove
 from sandboxes.ownership import Owner, this_process
@@ -93,6 +93,23 @@ async def test_an_own_box_that_was_given_up_is_swept_up(engine_backend: DockerBa
     assert await engine_backend.reap() == [box.sandbox_id]
     engine_backend.boxes[box.sandbox_id] = box
     assert not await box.alive()
+
+
+async def test_a_box_that_the_engine_removes_by_itself_is_gone_once_closed(
+    engine_backend: DockerBackend,
+) -> None:
+    """It does so when a box's program ends, and refuses to be asked for the same meanwhile."""
+
+    async def end(box: Sandbox) -> list[Any]:
+        def listed(client: APIClient) -> list[Any]:
+            return list(client.containers(all=True, filters={"name": box.sandbox_id}))
+
+        await engine_backend.engine.call("kill", lambda client: client.kill(box.sandbox_id))
+        await box.close()
+        return await engine_backend.engine.call("list", listed)
+
+    boxes = await asyncio.gather(*(engine_backend.create(SPEC) for _ in range(8)))
+    assert await asyncio.gather(*map(end, boxes)) == [[]] * 8
 
 
 async def test_an_image_that_is_not_there_says_what_to_do(engine_backend: DockerBackend) -> None:
