@@ -6,7 +6,7 @@ environment reaches it as `self.roles["judge"]`, usually in a `@reward`:
 
     @reward(weight=0.4)
     async def manners(self) -> Verdict:
-        return await self.roles["judge"].rubric(CRITERIA, of=self.transcript)
+        return await self.roles["judge"].rubric(CRITERIA, of=self.turns[-1].text)
 
 Invariants
 - The value of a verdict is between 0 and 1, whatever scale the judge was given.

@@ -6,7 +6,7 @@ Every policy of a comparison is built here, ours and its rivals, so that nobody 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from random import Random
 from typing import Any
 
@@ -51,6 +51,9 @@ class Wired:
 
 Options = dict[str, Any]
 
+STICKY_GAP = 0.2
+"""Of a worker's slots: below this, the cache of the last turn is worth more than a shorter line."""
+
 
 def wire(name: str, options: Mapping[str, Any], world: World) -> Wired:
     """A routing policy and what must observe for it."""
@@ -69,7 +72,7 @@ def wire(name: str, options: Mapping[str, Any], world: World) -> Wired:
 
 def _least_load(options: Options) -> LeastLoad:
     return LeastLoad(
-        sticky_gap=options.pop("sticky_gap", 0.2),
+        sticky_gap=options.pop("sticky_gap", STICKY_GAP),
         waits_for_home=options.pop("waits_for_home", False),
     )
 
@@ -124,7 +127,8 @@ def _buckets(options: Options, world: World) -> Wired:
 
 def _bucket_router(estimator: LengthEstimator, options: Options, world: World) -> Wired:
     prewarms = options.pop("prewarm", False)
-    settings = BucketSettings(**{key: options.pop(key) for key in list(options)})
+    known = {field.name for field in fields(BucketSettings)}
+    settings = BucketSettings(**{key: options.pop(key) for key in known & options.keys()})
     router = BucketRouter(estimator, world.shapes, settings)
     prewarming = router if prewarms else None
     return Wired(routing=router, observers=(router,), prewarming=prewarming)

@@ -37,10 +37,11 @@ def page() -> str:
 def _sections(parent: type[Section], prefix: str) -> Iterator[str]:
     for key in keys_of(parent).values():
         path = f"{prefix}{key.name}"
-        for section in key.sections:
+        for section in (*key.sections, *key.item_sections):
             tag = tag_of(section)
             is_choice = tag is not None and tag.name in ("type", "from")
             title = f"{path}: {tag.name} {tag.value}" if tag and is_choice else path
+            title += "[]" if key.item_sections else ""
             yield f"\n## `{title}`\n"
             yield f"{inspect.getdoc(section)}\n" if vars(section).get("__doc__") else ""
             yield "\n".join(_table(section))

@@ -37,6 +37,13 @@ class Key:
     """The sections that may stand here: none for a plain value, several for a tagged union."""
 
     @property
+    def item_sections(self) -> tuple[type[Section], ...]:
+        """Those that each item of a list may be."""
+        annotation = self.field.annotation
+        is_list = get_origin(annotation) is tuple and get_args(annotation)[-1] is Ellipsis
+        return tuple(_sections_in(get_args(annotation)[0])) if is_list else ()
+
+    @property
     def is_required(self) -> bool:
         return self.field.is_required()
 

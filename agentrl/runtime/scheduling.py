@@ -19,9 +19,6 @@ from scheduler.shifting.static import Static
 from scheduler.shifting.wiring import WiredShifts, wire_shifts
 from scheduler.wiring import World, wire
 
-STICKY_GAP = 0.25
-"""Of a worker's slots: below this, the cache of the last turn is worth more than a shorter line."""
-
 
 def tick_s(config: RunConfig) -> float:
     """Between two looks at the clock: shifts take less than the longer of these."""
@@ -62,12 +59,9 @@ def make_scheduler(
 ) -> Scheduler:
     """`costs` as `needs_costs` says. `observers` look on and change nothing."""
     routing = config.scheduler.routing
-    options = dict(routing.options)
-    if routing.policy == "least_load":
-        options.setdefault("sticky_gap", STICKY_GAP)
     routed = wire(
         routing.policy,
-        options,
+        routing.options,
         World(
             shapes={} if costs is None else costs.rollout,
             buckets=tuple(bucket.name for bucket in rollout_buckets(config)),

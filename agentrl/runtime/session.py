@@ -35,7 +35,7 @@ async def train(
 
     Goes on from the newest checkpoint in the run folder when there is one.
     """
-    fruitless, furthest = 0, -1
+    fruitless, furthest = 0, 0
     metrics = RunMetrics()
     async with serving_metrics(config.runtime.metrics, metrics) as endpoint:
         while True:

@@ -72,9 +72,11 @@ def test_a_context_without_room_for_the_prompt(run_file: Path) -> None:
 
 
 def test_policies_that_do_not_take_their_options(run_file: Path) -> None:
-    code, out = check(run_file, "scheduler.routing.options={stickyness: 1}")
-    assert code == 2
-    assert "has no option ['stickyness']" in out
+    for policy in ("least_load", "buckets"):
+        routing = f"{{policy: {policy}, options: {{stickyness: 1}}}}"
+        code, out = check(run_file, f"scheduler.routing={routing}")
+        assert code == 2
+        assert "has no option ['stickyness']" in out
     code, out = check(
         run_file, "runtime.layout=elastic", "scheduler.shifting.options={patience: 3}"
     )

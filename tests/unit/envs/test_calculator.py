@@ -1,4 +1,4 @@
-"""The environment of the README: splits, tool and demonstration."""
+"""Splits, tool and demonstration of the calculator."""
 
 from __future__ import annotations
 
