@@ -38,8 +38,8 @@ class Batch:
 class Collector:
     """`admit` and `on_returned` are called by the links; `batch` and `evaluate` wait.
 
-    `refuse` is asked about what has gathered since the last batch, whenever a group was lost, and
-    raises when the run should not go on so.
+    `refuse` is asked about what has gathered since the last batch, whenever a group was lost and
+    before a batch is handed over, and raises when the run should not go on so.
     """
 
     def __init__(
@@ -116,13 +116,14 @@ class Collector:
         self._accept(replace(group, trajectories=tuple(kept)))
 
     async def batch(self, num_groups: int) -> Batch:
-        """The next `num_groups` complete groups."""
+        """The next `num_groups` complete groups. Raises `RunFailed` when the run should not go on."""
         groups: list[Group] = []
         while len(groups) < num_groups:
             complete = await self._complete.get()
             if isinstance(complete, RunFailed):
                 raise complete
             groups.append(complete)
+        self._refuse(self._since_batch)  # groups may be complete though most attempts fail
         batch, self._since_batch = self._since_batch, Batch()
         batch.groups = groups
         for group in groups:

@@ -162,3 +162,14 @@ async def test_an_environment_that_fails_too_often_ends_the_wait_for_a_batch(
         desk.end(desk.out[0], outcome)
     with pytest.raises(FailingEnv, match=rf"\(\d {outcome}\).*\n{outcome}: the wild one"):
         await asyncio.wait_for(waiting, 30)
+
+
+async def test_an_environment_that_fails_too_often_ends_a_run_whose_groups_go_on() -> None:
+    desk = Desk(group_size=2, min_group=1)
+    desk.admit(2)
+    while desk.out:
+        is_good = desk.out[0].sibling == 0
+        desk.end(desk.out[0], Outcome.FINISHED if is_good else Outcome.ENV_ERROR)
+    assert [type(e) for e in desk.told] == [GroupAccepted, GroupAccepted]
+    with pytest.raises(FailingEnv, match=r"of 6 attempts .*\(4 env_error\).*\nenv_error: the wild"):
+        await desk.collector.batch(2)
