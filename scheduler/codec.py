@@ -19,6 +19,7 @@ from scheduler.decisions import Decision
 from scheduler.events import Event
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
+_ESCAPER = json.JSONEncoder(separators=(",", ":"))
 _AS_IS = frozenset({str, int, float, bool, type(None)})
 _CLASSES: dict[str, type] = {cls.__name__: cls for cls in (*get_args(Event), *get_args(Decision))}
 
@@ -44,7 +45,10 @@ def to_json(value: Event | Decision) -> bytes:
 
 def encode_line(data: Any) -> bytes:
     """Plain data as one line without its end."""
-    return _ENCODER.encode(data).encode()
+    try:
+        return _ENCODER.encode(data).encode()
+    except UnicodeEncodeError:  # a lone surrogate, in the name of a tool or a file
+        return _ESCAPER.encode(data).encode()
 
 
 def _plain_fields(value: Any) -> dict[str, Any]:

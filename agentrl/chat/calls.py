@@ -15,6 +15,10 @@ from collections.abc import Mapping
 from agentrl.schema import ToolSchema
 from agentrl.types import Json, ToolCall
 
+MAX_DEPTH = 64
+"""Of objects and lists in each other: more than that is no call that anybody meant, and far less
+than what sends one of the many readers and writers of a call beyond Python's recursion limit."""
+
 
 def read_call(text: str, tools: Mapping[str, ToolSchema], call_id: str) -> ToolCall:
     name, _, argument_text = text.partition(" ")
@@ -52,7 +56,21 @@ def read_arguments(text: str) -> dict[str, Json] | str:
         return f"the arguments are not valid JSON: {error}"
     if not isinstance(arguments, dict):
         return f"the arguments must be a JSON object, got {text.strip()[:40]}"
+    if _is_deeper(arguments, MAX_DEPTH):
+        return f"the arguments are nested deeper than {MAX_DEPTH} levels"
     return arguments
+
+
+def _is_deeper(value: Json, levels: int) -> bool:
+    layer = [value]
+    for _ in range(levels):
+        layer = [
+            item
+            for outer in layer
+            if isinstance(outer, dict | list)
+            for item in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+    return any(isinstance(item, dict | list) for item in layer)
 
 
 def _is_object_for(tool: ToolSchema, text: str) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import asdict, is_dataclass
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import Path
 
@@ -65,7 +65,7 @@ def _unwrap(value: object) -> object:
     if isinstance(value, Set):
         return list(value)
     if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
+        return {field.name: getattr(value, field.name) for field in fields(value)}
     if hasattr(value, "tolist"):  # arrays and scalars of numpy and torch
         return value.tolist()
     return repr(value)

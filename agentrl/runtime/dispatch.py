@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import orjson
 import structlog
 
 from agentrl.engine.engine import EngineError
+from agentrl.record.jsonl import to_line
 from agentrl.rollout.attempt import Attempt
 from agentrl.rollout.dispatch import Placed, TurnEngine, TurnRequest
 from agentrl.runtime.prewarming import Prewarming
@@ -226,7 +226,7 @@ class CoordinatedDispatcher:
                 status=ToolStatus(result.status),
                 size_tokens=len(result.text) // BYTES_PER_TOKEN,
                 seconds=result.seconds,
-                call_hash=f"{zlib.crc32(orjson.dumps([call.name, dict(call.arguments)])):08x}",
+                call_hash=f"{zlib.crc32(to_line([call.name, dict(call.arguments)])):08x}",
             )
         )
 

@@ -114,6 +114,7 @@ def test_any_ids_at_all_can_be_read(sampled: list[int]) -> None:
         ("edit null", "must be a JSON object, got null"),
         ('edit {"old": "a', "not valid JSON: Unterminated string"),
         ("edit " + "[" * 100_000, "not valid JSON"),
+        ('edit {"old": ' + "[" * 64 + "]" * 64 + "}", "nested deeper than 64 levels"),
     ],
 )
 def test_a_malformed_call_says_why_and_the_good_one_beside_it_is_read(
@@ -122,6 +123,11 @@ def test_a_malformed_call_says_why_and_the_good_one_beside_it_is_read(
     bad, good = CHAT.parse(ids(f"<call>{said}<call>sh ls<end>")).calls
     assert error in (bad.error or "")
     assert good == ToolCall("sh", {"cmd": "ls"}, "1")
+
+
+def test_arguments_may_be_nested_as_deep_as_anybody_means_them() -> None:
+    (call,) = CHAT.parse(ids('<call>edit {"old": ' + "[" * 63 + "]" * 63 + "}<end>")).calls
+    assert call.error is None
 
 
 @pytest.mark.parametrize("said", ["edit", "edit ", "sh", "sh "])

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from agentrl.record.jsonl import AppendFile, read_lines, to_line, write_whole
-from agentrl.types import Outcome, RewardPart
+from agentrl.types import Json, Outcome, RewardPart, ToolCall, Turn
 
 
 def stored(value: object) -> object:
@@ -54,6 +54,17 @@ def test_endless_nesting_ends() -> None:
     endless: list[object] = []
     endless.append(endless)
     assert b"nested deeper" in to_line(endless)
+
+
+def test_deep_values_of_dataclasses_are_cut_like_others() -> None:
+    deep: Json = []
+    for _ in range(900):
+        deep = [deep]
+    turn = Turn(calls=(ToolCall("sh", {"cmd": deep, "n": 2**70}),))
+    line = to_line({"turns": [turn]})
+    assert b"nested deeper" in line
+    (call,) = orjson.loads(line)["turns"][0]["calls"]
+    assert (call["name"], call["arguments"]["n"]) == ("sh", str(2**70))
 
 
 def test_a_line_without_newline_does_not_exist(tmp_path: Path) -> None:

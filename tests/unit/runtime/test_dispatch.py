@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+
+import pytest
 
 from agentrl.engine.engine import EngineError, GenerateRequest, TokenChunk
 from agentrl.rollout.dispatch import Placed, TurnRequest
 from agentrl.runtime.dispatch import CoordinatedDispatcher, Serving
+from agentrl.types import Json, ToolCall, ToolResult
 from scheduler.decisions import Place, Requeue, RequeueReason
-from scheduler.events import Event, PlaceRejected
+from scheduler.events import Event, PlaceRejected, ToolReturned
+from scheduler.replay import LogEntry
 
 
 @dataclass
@@ -140,3 +145,27 @@ async def test_an_engine_that_is_gone_cannot_abort_and_nobody_minds() -> None:
     bench.engine.is_connected = False
     await bench.requeue()
     assert bench.engine.aborted == []
+
+
+def nested(levels: int) -> Json:
+    value: Json = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("said", [2**70, "\ud800", float("nan"), nested(900)], ids=ascii)
+async def test_whatever_a_policy_says_reaches_the_log(said: Json) -> None:
+    """What JSON can hold and what Python's reader takes are not the same."""
+    bench = Bench()
+    call = ToolCall("no\ud800such", {"x": said, "\udfff": 1}, "0")
+    result = ToolResult(call_id="0", name=call.name, text="no such tool", status="error")
+    for attempt in "ab":
+        bench.dispatcher.asked(attempt, "g", 1)
+        bench.dispatcher.tool_started(attempt, 0, call)
+        bench.dispatcher.tool_returned(attempt, 0, call, result)
+    told = pickle.loads(pickle.dumps(bench.events))
+    lines = [LogEntry(event=event, decisions=()).to_line() for event in told]
+    assert [LogEntry.from_line(line).event for line in lines] == bench.events
+    hashes = {event.call_hash for event in bench.events if isinstance(event, ToolReturned)}
+    assert len(hashes) == 1, "the same call has the same hash"
