@@ -44,7 +44,8 @@ log = structlog.get_logger(__name__)
 BYTES_PER_TOKEN = 4
 """Of tool text, roughly: the scheduler wants a size in tokens before the text is tokenized."""
 PROGRESS_EVERY_TOKENS = 64
-"""A forecast needs to know that a turn is long, not each of its tokens."""
+"""A forecast needs to know that a turn is long, not each of its tokens. Chunks end anywhere, so it
+is told with the first that ends beyond another so many."""
 _FAILURES = {
     Outcome.ENV_ERROR: FailureKind.ENV,
     Outcome.INFRA_ERROR: FailureKind.INFRA,
@@ -108,6 +109,8 @@ class CoordinatedDispatcher:
         self._generations: dict[str, int] = {}
         self._asked: dict[str, TurnRequest] = {}
         """The newest of each attempt."""
+        self._told: dict[str, int] = {}
+        """How many times `PROGRESS_EVERY_TOKENS` each turn under way was last said to have."""
         self._prewarming = Prewarming()
         self._aborting: set[asyncio.Task[None]] = set()
 
@@ -177,8 +180,10 @@ class CoordinatedDispatcher:
                 del self._waiting[trajectory_id]
 
     def progress(self, trajectory_id: str, turn: int, num_tokens: int) -> None:
-        if num_tokens % PROGRESS_EVERY_TOKENS:
+        stretches = num_tokens // PROGRESS_EVERY_TOKENS
+        if stretches == self._told.get(trajectory_id, 0):
             return
+        self._told[trajectory_id] = stretches
         self._tell(
             Progress(
                 trajectory_id=trajectory_id,
@@ -192,6 +197,7 @@ class CoordinatedDispatcher:
         self, trajectory_id: str, turn: int, *, num_tokens: int, context_tokens: int
     ) -> None:
         self._running.pop(trajectory_id, None)
+        self._told.pop(trajectory_id, None)
         self._tell(
             TurnFinished(
                 trajectory_id=trajectory_id,
@@ -233,6 +239,7 @@ class CoordinatedDispatcher:
     def finished(self, trajectory_id: str, outcome: Outcome, num_tokens: int) -> None:
         self._running.pop(trajectory_id, None)
         self._asked.pop(trajectory_id, None)
+        self._told.pop(trajectory_id, None)
         self._prewarming.settle(trajectory_id, None)
         generation = self._generations.pop(trajectory_id, 0)
         kind = _FAILURES.get(outcome)

@@ -14,7 +14,7 @@ from agentrl.rollout.dispatch import Placed, TurnRequest
 from agentrl.runtime.dispatch import CoordinatedDispatcher, Serving
 from agentrl.types import Json, ToolCall, ToolResult
 from scheduler.decisions import Place, Requeue, RequeueReason
-from scheduler.events import Event, PlaceRejected, ToolReturned
+from scheduler.events import Event, PlaceRejected, Progress, ToolReturned
 from scheduler.replay import LogEntry
 
 
@@ -169,3 +169,15 @@ async def test_whatever_a_policy_says_reaches_the_log(said: Json) -> None:
     assert [LogEntry.from_line(line).event for line in lines] == bench.events
     hashes = {event.call_hash for event in bench.events if isinstance(event, ToolReturned)}
     assert len(hashes) == 1, "the same call has the same hash"
+
+
+async def test_a_long_turn_is_told_of_however_its_tokens_come_in_chunks() -> None:
+    bench = Bench()
+    bench.dispatcher.asked("t", "g", 1)
+    for num_tokens in (7, 63, 65, 70, 127, 300, 301):
+        bench.dispatcher.progress("t", 0, num_tokens)
+    bench.dispatcher.turn_finished("t", 0, num_tokens=301, context_tokens=302)
+    for num_tokens in (60, 90):
+        bench.dispatcher.progress("t", 1, num_tokens)
+    told = [(e.turn, e.tokens) for e in bench.events if isinstance(e, Progress)]
+    assert told == [(0, 65), (0, 300), (1, 90)]
