@@ -65,7 +65,7 @@ class Outcome(StrEnum):
     UNSCORED = "unscored"
     """A reward was None, NaN or infinite."""
     ENV_ERROR = "env_error"
-    """The environment's own code raised."""
+    """The environment's own code raised, or it wants files in its box that cannot be there."""
     INFRA_ERROR = "infra_error"
     """A box, an engine, a judge or a worker was lost. Never reward 0, never trained on."""
     CANCELLED = "cancelled"

@@ -176,7 +176,11 @@ class SandboxBackend(Protocol):
         ...
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
-        """A fresh box with its files in place. Raises `SandboxError`."""
+        """A fresh box with its files in place.
+
+        Raises `SandboxError`; for a spec that no box of this backend can meet, `ValueError`; for
+        its files, what `Sandbox.upload` raises.
+        """
         ...
 
     async def close(self) -> None:

@@ -31,7 +31,10 @@ class StreamBackend(abc.ABC):
 
     async def create(self, spec: SandboxSpec) -> StreamSandbox:
         spec.refuse_allow_list(self.name)
-        host = self.new_host(spec)
+        try:
+            host = self.new_host(spec)
+        except OSError as e:  # no descriptor left: no fault of the spec's
+            raise SandboxError(f"could not start a {self.name} box: {e}") from e
         client = BoxClient()
         box = StreamSandbox(
             spec=spec,

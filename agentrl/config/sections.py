@@ -299,7 +299,8 @@ class OutcomesSection(Section):
         "drop", description="A reward was None, NaN or infinite."
     )
     env_error: Literal["drop", "retry"] = Field(
-        "retry", description="The environment's own code raised."
+        "retry",
+        description="The environment's own code raised, or wants files in its box that cannot be.",
     )
     infra_error: Literal["drop", "retry"] = Field(
         "retry", description="A box, an engine, a judge or a worker was lost."

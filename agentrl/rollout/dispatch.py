@@ -92,6 +92,7 @@ class SandboxSource(Protocol):
     def lease(self, spec: SandboxSpec) -> AbstractAsyncContextManager[Sandbox]:
         """A fresh box with its files in place, for as long as the block lasts.
 
-        Entering raises SandboxError when there is none in time; leaving raises nothing.
+        Entering raises SandboxError when there is none in time, and OSError or ValueError when none
+        can be as the spec asks; leaving raises nothing.
         """
         ...

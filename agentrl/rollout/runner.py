@@ -15,7 +15,7 @@ import asyncio
 import time
 import traceback
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 
 import structlog
@@ -263,14 +263,17 @@ class RolloutRunner:
 
     @asynccontextmanager
     async def _box_of(self, env: Env) -> AsyncIterator[None]:
-        with blaming(f"{type(env).__name__}.sandbox_for"):
+        asked_by = f"{type(env).__name__}.sandbox_for"
+        with blaming(asked_by):
             spec = env.sandbox_for(env.task)
         if spec is None:
             yield
             return
         assert self._sandboxes is not None, "this environment needs boxes"
-        async with self._sandboxes.lease(spec) as box:
-            env.box = box
+        async with AsyncExitStack() as leased:
+            # Files that do not fit or may not be there are the fault of who asks for them.
+            with blaming(asked_by):
+                env.box = await leased.enter_async_context(self._sandboxes.lease(spec))
             yield
 
     async def _close(self, env: Env) -> None:

@@ -71,11 +71,16 @@ class MemoryBox:
 
 @dataclass
 class MemorySource:
+    """`refusal` is what asking for a box raises."""
+
     lost: bool = False
+    refusal: Exception | None = None
     boxes: list[MemoryBox] = field(default_factory=list)
 
     @asynccontextmanager
     async def lease(self, spec: SandboxSpec) -> AsyncIterator[MemoryBox]:
+        if self.refusal is not None:
+            raise self.refusal
         self.boxes.append(box := MemoryBox(spec, lost=self.lost))
         async with box:
             yield box

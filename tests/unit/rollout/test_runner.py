@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -19,6 +20,7 @@ from agentrl.rollout.dispatch import Placed, TurnRequest
 from agentrl.rollout.local import LocalDispatcher, ScriptedEngine
 from agentrl.rollout.runner import RolloutRunner
 from agentrl.types import Origin, Outcome, StopReason
+from sandboxes.sandbox import SandboxError, UnsafePath
 
 TASK = Task("t", "abc")
 
@@ -233,6 +235,32 @@ async def test_what_an_environment_raises_is_its_own_error(place: str) -> None:
     assert all(box.closed for box in sandboxes.boxes)
     for turn in trajectory.turns:
         assert [r.call_id for r in turn.results] == [c.id for c in turn.calls]
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        OSError(errno.ENOSPC, "No space left on device", "abc"),
+        UnsafePath("'../abc' holds '..' or a NUL"),
+        ValueError("an upload of 1 files and 1073741824 bytes"),
+        UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed"),
+    ],
+)
+async def test_a_box_that_cannot_be_as_the_environment_wants_it_is_its_own_error(
+    refusal: Exception,
+) -> None:
+    bench = Bench(Files, [CAT], sandboxes=MemorySource(refusal=refusal))
+    trajectory = await bench.runner.run(attempt_at(TASK))
+    assert (trajectory.outcome, trajectory.reward) == (Outcome.ENV_ERROR, None)
+    assert "Files.sandbox_for" in (trajectory.error or "")
+    assert str(refusal) in (trajectory.error or "")
+
+
+async def test_no_box_in_time_is_not_the_environments_error() -> None:
+    refusal = SandboxError("1 boxes could not be had within 300 s")
+    bench = Bench(Files, [CAT], sandboxes=MemorySource(refusal=refusal))
+    trajectory = await bench.runner.run(attempt_at(TASK))
+    assert trajectory.outcome is Outcome.INFRA_ERROR
 
 
 async def test_a_lost_box_is_never_scored() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import socket
+
 import pytest
 
-from sandboxes import BackendUnavailable, SandboxSpec, backends, doctor, make_backend
+from sandboxes import BackendUnavailable, SandboxError, SandboxSpec, backends, doctor, make_backend
 
 
 def test_subprocess_is_only_for_those_who_ask(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,6 +35,20 @@ async def test_an_allow_list_is_refused_not_half_kept() -> None:
     backend = make_backend("subprocess")
     with pytest.raises(ValueError, match="cannot hold a network allow-list"):
         await backend.create(SandboxSpec(network=("example.com",)))
+    await backend.close()
+
+
+async def test_a_process_without_descriptors_is_not_the_specs_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def exhausted(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    backend = make_backend("subprocess")
+    monkeypatch.setattr(socket, "socketpair", exhausted)
+    with pytest.raises(SandboxError, match=r"could not start a subprocess box: .*Too many open"):
+        await backend.create(SandboxSpec())
+    monkeypatch.undo()
     await backend.close()
 
 
