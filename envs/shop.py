@@ -256,9 +256,10 @@ def _transcript(prompt: str, turns: Iterable[Turn]) -> str:
     lines = [f"U {prompt}"]
     for turn in turns:
         if turn.text or not turn.calls:
-            lines.append(f"A {' '.join(turn.text.split())}")
+            lines.append(f"A {_on_one_line(turn.text)}")
         for call in turn.calls:
-            lines.append(f"> {' '.join([call.name, *map(str, call.arguments.values())])}")
+            said = [call.name, *map(str, call.arguments.values())]
+            lines.append(f"> {_on_one_line(' '.join(said))}")
         lines += [
             f"< {' / '.join(result.text.splitlines()) if result.status == 'ok' else 'error'}"
             for result in turn.results
@@ -266,6 +267,11 @@ def _transcript(prompt: str, turns: Iterable[Turn]) -> str:
         if turn.reply is not None:
             lines.append(f"U {turn.reply}")
     return "\n".join(lines)
+
+
+def _on_one_line(text: str) -> str:
+    """Whatever the policy wrote, it can begin no line of its own."""
+    return " ".join(text.split())
 
 
 def _garbled(lines: list[str], rng: random.Random) -> list[str]:

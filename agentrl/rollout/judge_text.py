@@ -26,6 +26,7 @@ SCORE = "score"
 BETTER = "better"
 _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 _ARROW = "=>"
+_MARK = re.compile(r">{3,}")
 
 
 class Unreadable(ValueError):
@@ -87,7 +88,7 @@ def _explained(question: Question) -> list[str]:
 
 def _fenced(text: str) -> list[str]:
     """Between marks that the text itself cannot close."""
-    return ["<<<", text.replace(">>>", "> > >"), ">>>"]
+    return ["<<<", _MARK.sub(lambda mark: " ".join(mark[0]), text), ">>>"]
 
 
 # ----------------------------------------------------------------------------------- answers
