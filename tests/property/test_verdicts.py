@@ -91,7 +91,10 @@ def test_a_line_too_few_or_too_many_is_unreadable(
         raise AssertionError(f"taken for a verdict: {wrong}")
 
 
-@given(st.text(max_size=60) | st.text("<>\na", max_size=9))
+marks = st.lists(st.sampled_from(["<<<", ">>>", ">", "\n", "a"]), max_size=9).map("".join)
+
+
+@given(st.text(max_size=60) | marks)
 def test_the_judged_text_cannot_close_its_fence(text: str) -> None:
     _, user = messages_for(score_question("how good?", text, 10), brief=False)
     opened, _, rest = user.content.partition("<<<\n")
