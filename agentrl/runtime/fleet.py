@@ -52,8 +52,6 @@ from scheduler.decisions import Decision, StartStep
 from scheduler.events import BatchReady, Event, Role, StepStarted, WeightsLoaded, WorkerLost
 
 log = structlog.get_logger(__name__)
-START_TRIES = 4
-"""Processes in one seat, one after the other, before a launch gives up."""
 RETRY_S = 0.5
 """Before another process starts in a seat whose last one did not get that far."""
 
@@ -94,7 +92,6 @@ class Fleet:
         self._layout = layout
         self._coordinator = coordinator
         self._tell = tell
-        self._on_replaced = on_replaced
         self._secret = secrets.token_urlsafe(32)
         store = ray.remote(ParameterStore)
         self._store = store.options(num_cpus=0, scheduling_strategy=near_the_driver()).remote()
@@ -106,6 +103,7 @@ class Fleet:
             tell=tell,
             announce=announce,
             waiting=waiting,
+            on_replaced=on_replaced,
         )
         self._trainers = TrainerGroup(config, self._store, layout.checkpoints)
         self._starts: asyncio.Queue[StartStep] = asyncio.Queue()
@@ -150,7 +148,7 @@ class Fleet:
         starting = asyncio.gather(
             self._coordinator.ready(),
             *(
-                self._persist(seat, lambda seat: seat.actor.ready.remote())
+                self._staff.persist(seat, lambda seat: seat.actor.ready.remote())
                 for seat in self._present()
             ),
         )
@@ -176,8 +174,8 @@ class Fleet:
         return runner
 
     def processes(self) -> dict[str, Actor]:
-        """The workers by name."""
-        return {seat.worker_id: seat.actor for seat in self._present()}
+        """The workers by name; a slot that was just granted has none yet."""
+        return {s.worker_id: s.actor for s in self._present() if s.actor is not None}
 
     # --------------------------------------------------------------------------------- roles
 
@@ -237,7 +235,9 @@ class Fleet:
         if not is_warm:
             await asyncio.gather(
                 *(
-                    self._persist(seat, lambda seat: seat.actor.become_training.remote(checkpoint))
+                    self._staff.persist(
+                        seat, lambda seat: seat.actor.become_training.remote(checkpoint)
+                    )
                     for seat in training
                 )
             )
@@ -247,25 +247,7 @@ class Fleet:
         serving = [seat for seat in self._present() if seat.role is not Role.TRAINING]
         await asyncio.gather(
             *(self._staff.report(seat) for seat in training),
-            *(self._persist(seat, self._staff.put_to_work) for seat in serving),
-        )
-
-    async def _persist(
-        self, seat: WorkerSeat, work: Callable[[WorkerSeat], Awaitable[object]]
-    ) -> None:
-        """A worker's part of the run's start, by another process where one dies of it: before the
-        run goes on nobody else replaces them. Raises `ProcessLost` when that goes on and on."""
-        for _ in range(START_TRIES):
-            try:
-                await work(seat)
-                return
-            except RayActorError as error:
-                reason = in_short(error)
-                log.warning("a worker died at the start", worker=seat.worker_id, reason=reason)
-                self._staff.start_process(seat)
-                self._on_replaced()
-        raise ProcessLost(
-            f"{START_TRIES} processes of {seat.worker_id} died at the start: {reason}"
+            *(self._staff.persist(seat, self._staff.put_to_work) for seat in serving),
         )
 
     def on_decision(self, decision: Decision) -> None:
@@ -317,7 +299,7 @@ class Fleet:
 
     async def close(self) -> None:
         """Let engines and the log end well; processes themselves end with the cluster."""
-        leaving = [seat.actor.leave_role.remote() for seat in self._present()]
+        leaving = [worker.leave_role.remote() for worker in self.processes().values()]
         if self._sharing is not None:
             leaving.append(self._sharing.close())
         await asyncio.gather(*leaving, self._coordinator.close(), return_exceptions=True)
@@ -347,8 +329,7 @@ class Fleet:
             await seat.is_wanted.wait()
             seat.is_leaving = False
             log.info("another worker is started", worker=seat.worker_id)
-            self._on_replaced()
-            self._staff.start_process(seat)
+            self._staff.replace_process(seat)
             try:
                 await self._staff.placed(seat)
                 await self._staff.put_to_work(seat)

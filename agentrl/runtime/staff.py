@@ -26,13 +26,15 @@ from agentrl.record.layout import RunLayout
 from agentrl.runtime.broker import SlotPlace
 from agentrl.runtime.cores import Cores, cores_for
 from agentrl.runtime.dispatch import EngineAddress
-from agentrl.runtime.failures import ProcessLost, RunFailed
+from agentrl.runtime.failures import ProcessLost, RunFailed, in_short
 from agentrl.runtime.link import Actor
 from agentrl.runtime.worker import Served, Worker
 from scheduler.events import Event, Role, WorkerReady
 
 log = structlog.get_logger(__name__)
 Result = TypeVar("Result")
+START_TRIES = 4
+"""Processes in one seat, one after the other, before a launch gives up."""
 UNPLACED = (RayActorError, ActorUnschedulableError)
 """What a call to a worker raises that is lost, or whose machine is."""
 
@@ -85,7 +87,8 @@ class WorkerSeat:
 class Staff:
     """`announce` tells the runners of an engine before the scheduler may place turns on it.
 
-    `waiting` names a wait to the watchdog.
+    `waiting` names a wait to the watchdog; `on_replaced` hears of every process that is started in
+    the place of one that has ended.
     """
 
     def __init__(
@@ -98,6 +101,7 @@ class Staff:
         tell: Callable[[Event], None],
         announce: Callable[[WorkerSeat], Awaitable[None]],
         waiting: Callable[[str], AbstractContextManager[None]],
+        on_replaced: Callable[[], None],
     ) -> None:
         self._config = config
         self._layout = layout
@@ -106,6 +110,7 @@ class Staff:
         self._tell = tell
         self._announce = announce
         self._waiting = waiting
+        self._on_replaced = on_replaced
 
     def seats(self, posts: Sequence[tuple[Role, BucketSection]], *, pin: bool) -> list[WorkerSeat]:
         """A seat for each role and kind of worker; nobody sits there yet."""
@@ -126,6 +131,33 @@ class Staff:
         worker = ray.remote(Worker).options(**options)
         seat.actor = worker.remote(self._config, self._store, seat.cores, seat.bucket.cores, gpu)
         seat.url = ""
+
+    def replace_process(self, seat: WorkerSeat) -> None:
+        """As `start_process`, where the seat's last one has ended."""
+        self._on_replaced()
+        self.start_process(seat)
+
+    async def persist(
+        self, seat: WorkerSeat, work: Callable[[WorkerSeat], Awaitable[object]]
+    ) -> None:
+        """A worker's part of the run's start, by another process where one dies of it: before the
+        run goes on nobody else replaces them. Raises `ProcessLost` when that goes on and on, and
+        at once when the slot that the worker has to be on is gone."""
+        for _ in range(START_TRIES):
+            try:
+                await work(seat)
+                return
+            except ActorUnschedulableError as error:
+                raise ProcessLost(
+                    f"the machine of {seat.worker_id} left the cluster while the run started"
+                ) from error
+            except RayActorError as error:
+                reason = in_short(error)
+                log.warning("a worker died at the start", worker=seat.worker_id, reason=reason)
+                self.replace_process(seat)
+        raise ProcessLost(
+            f"{START_TRIES} processes of {seat.worker_id} died at the start: {reason}"
+        )
 
     def _resources(self, bucket: BucketSection) -> dict[str, int]:
         """What a worker asks of Ray, which places it where that is free."""

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ray.exceptions import RayActorError
+from ray.exceptions import ActorUnschedulableError, RayActorError
 
 from agentrl.engine.engine import EngineStats
 from agentrl.runtime.link import Actor
@@ -87,7 +87,7 @@ async def _answer(asked: Awaitable[Answer]) -> Answer | None:
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
             return await asked
-    except (TimeoutError, RayActorError):
+    except (TimeoutError, RayActorError, ActorUnschedulableError):
         return None
 
 

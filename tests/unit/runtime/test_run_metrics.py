@@ -1,11 +1,15 @@
 """Names and values of the metrics, from what a run would tell."""
 
+from typing import Any
+
+import pytest
 from prometheus_client import CollectorRegistry, generate_latest
+from ray.exceptions import ActorUnschedulableError, RayActorError
 from sample_trajectories import make_trajectory
 
 from agentrl.engine.engine import EngineStats
 from agentrl.runtime.metrics import RunMetrics, Scrape
-from agentrl.runtime.status import CoordinatorStatus, RunnerStatus, RunStatus, waits_of
+from agentrl.runtime.status import CoordinatorStatus, Inquiry, RunnerStatus, RunStatus, waits_of
 from scheduler.events import Role
 from scheduler.views import Demand
 
@@ -73,3 +77,24 @@ def test_waits_in_words() -> None:
         "runner-0: attempt g1-3, for 9 s",
         "rollout: 5 turns wait for a worker, 2 run on 0 worker(s), 1 attempts are between turns",
     ]
+
+
+class Lost:
+    """A worker that is gone, or was to be on a machine that is."""
+
+    def __init__(self, error: Exception) -> None:
+        self.status = self
+        self._error = error
+
+    async def remote(self) -> Any:
+        raise self._error
+
+
+@pytest.mark.parametrize("error", [RayActorError(), ActorUnschedulableError("no such node")])
+async def test_a_lost_worker_is_silent_and_fails_no_inquiry(error: Exception) -> None:
+    async def asked() -> CoordinatorStatus:
+        assert STATUS.coordinator is not None
+        return STATUS.coordinator
+
+    inquiry = Inquiry(asked, runners=dict, workers=lambda: {"worker-0": Lost(error)})
+    assert (await inquiry.make()).workers == {"worker-0": None}
