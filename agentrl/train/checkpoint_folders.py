@@ -2,7 +2,8 @@
 
 A folder is filled under another name, flushed to disk, given a marker that lists its files and
 sizes, and renamed. What a crash leaves behind is therefore never taken for a checkpoint, and
-neither is a folder that was copied only in part. Imports nothing heavy, so that a driver can look
+neither is a folder that was copied only in part. One of the same step is moved aside until the new
+one is in its place, and stands for it meanwhile. Imports nothing heavy, so that a driver can look
 for a checkpoint without loading torch.
 
 Invariants
@@ -28,7 +29,8 @@ FORMAT_VERSION = 1
 _HEADER = "checkpoint.json"
 _MARKER = "complete.json"
 _WRITING = ".writing-"
-_NAME = re.compile(r"step-(\d+)")
+_REPLACED = ".replaced-"
+_NAME = re.compile(rf"(?:{re.escape(_REPLACED)})?step-(\d+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +48,7 @@ class CheckpointHeader:
 def new_checkpoint(root: Path, header: CheckpointHeader) -> Iterator[Path]:
     """Yields a folder to fill; it becomes the checkpoint of its step when the block ends well."""
     name = f"step-{header.step:06d}"
-    for left_behind in root.glob(f"{_WRITING}*"):
-        shutil.rmtree(left_behind)
+    _tidy(root)
     folder = root / f"{_WRITING}{name}"
     folder.mkdir(parents=True)
     try:
@@ -64,19 +65,33 @@ def new_checkpoint(root: Path, header: CheckpointHeader) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(folder)
         raise
-    final = root / name
+    final, replaced = root / name, root / f"{_REPLACED}{name}"
     if final.exists():
-        # Left by a copy in part, or by a launch whose later steps were given up.
-        shutil.rmtree(final)
+        # Saved before, left by a copy in part, or by a launch whose later steps were given up.
+        final.rename(replaced)
     folder.rename(final)
     _flush_folder(root)
+    if replaced.exists():
+        shutil.rmtree(replaced)
+
+
+def _tidy(root: Path) -> None:
+    """Put right what a process that was killed left behind."""
+    for written in root.glob(f"{_WRITING}*"):
+        shutil.rmtree(written)
+    for replaced in root.glob(f"{_REPLACED}*"):
+        final = root / replaced.name.removeprefix(_REPLACED)
+        if final.exists():
+            shutil.rmtree(replaced)
+        else:
+            replaced.rename(final)
 
 
 def complete_checkpoints(root: Path) -> dict[int, Path]:
     """Step to folder, the oldest first."""
     found = {
         int(match[1]): folder
-        for folder in root.glob("step-*")
+        for folder in sorted(root.glob("*"))  # what was replaced before what replaces it
         if (match := _NAME.fullmatch(folder.name)) and is_complete(folder)
     }
     return dict(sorted(found.items()))

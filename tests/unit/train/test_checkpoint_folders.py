@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,6 +61,38 @@ def test_what_a_killed_process_left_is_ignored_and_swept_by_the_next(tmp_path: P
     assert latest_checkpoint(tmp_path) is None
     write(tmp_path, 3)
     assert names(tmp_path) == {"step-000003"}
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("calls_before", range(4))
+def test_a_kill_while_a_step_is_saved_again_leaves_one_of_the_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls_before: int
+) -> None:
+    """Ctrl-C soon after a checkpoint saves its step again."""
+    write(tmp_path, 1, "first")
+    left = iter(range(calls_before))
+
+    def until_killed(change: Callable[..., Any]) -> Callable[..., Any]:
+        def changed(*arguments: Any) -> Any:
+            if next(left, None) is None:
+                raise Killed
+            return change(*arguments)
+
+        return changed
+
+    with monkeypatch.context() as killed, contextlib.suppress(Killed):
+        killed.setattr(Path, "rename", until_killed(Path.rename))
+        killed.setattr(shutil, "rmtree", until_killed(shutil.rmtree))
+        write(tmp_path, 1, "again")
+    survivor = latest_checkpoint(tmp_path)
+    assert survivor is not None
+    assert (survivor / "training" / "state").read_text() in ("first", "again")
+    write(tmp_path, 2)
+    assert names(tmp_path) == {"step-000001", "step-000002"}
+    assert list(complete_checkpoints(tmp_path)) == [1, 2]
 
 
 @pytest.mark.parametrize("damage", ["shorter", "missing", "unmarked"])
