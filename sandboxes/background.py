@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from sandboxes import wire
 from sandboxes.boxd import frames
-from sandboxes.client import Call
+from sandboxes.client import Call, Deadline
 from sandboxes.sandbox import ExecResult
 
 PEEK_TIMEOUT_S = 5.0
@@ -26,23 +26,33 @@ class Background:
     def __init__(self, call: Call, guard: Callable[[], AbstractContextManager[None]]) -> None:
         self._call = call
         self._guard = guard
+        self._looking = asyncio.Lock()
+        self._is_asked = False
+        """The box owes an answer to a look."""
 
     @property
     def is_running(self) -> bool:
         return self._call.last is None
 
     async def logs(self) -> Logs:
-        with self._guard():
-            if self.is_running:
-                self._call.send(frames.PEEK)
-                self._call.set_deadline(PEEK_TIMEOUT_S, "the time for a look")
-            kind, payload = await self._call.part()
-            self._call.set_deadline(None, "")
-        result = _result(kind, payload)
+        """What it has printed by now. May be cancelled. Raises `SandboxLost`."""
+        async with self._looking:
+            with self._guard():
+                if self._is_asked:  # by a caller who is gone; the answer is of that time
+                    await self._answer()
+                if self.is_running:
+                    self._call.send(frames.PEEK)
+                    self._is_asked = True
+                result = _result(*await self._answer())
         return Logs(result.out, result.err)
 
+    async def _answer(self) -> tuple[int, bytes]:
+        answer = await self._call.part(Deadline.after(PEEK_TIMEOUT_S, "the time for a look"))
+        self._is_asked = False
+        return answer
+
     async def wait(self, timeout_s: float | None = None) -> ExecResult:
-        """Its end; `TimeoutError` leaves it running."""
+        """Its end; `TimeoutError` leaves it running. Raises `SandboxLost`."""
         with self._guard():
             async with asyncio.timeout(timeout_s):
                 result = _result(*await self._call.end())
@@ -50,7 +60,7 @@ class Background:
         return result
 
     async def kill(self) -> ExecResult:
-        """End it with all that it started."""
+        """End it with all that it started. Raises `SandboxLost`."""
         with self._guard():
             if self.is_running:
                 self._call.send(frames.KILL)

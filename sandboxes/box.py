@@ -18,7 +18,7 @@ from typing import NoReturn, Protocol, Self
 from sandboxes import wire
 from sandboxes.background import Background
 from sandboxes.boxd import frames
-from sandboxes.client import BoxClient, Call
+from sandboxes.client import NEVER, BoxClient, Call, Deadline
 from sandboxes.paths import (
     BoxFile,
     box_path,
@@ -155,7 +155,7 @@ class StreamSandbox:
         """A call of a command that runs until somebody ends it."""
         request = wire.exec_request(command, timeout_s=None, cap=cap, flags=flags)
         with self.guard():
-            call = self._client.open_call(None, "")
+            call = self._client.open_call(NEVER)
             call.send(frames.EXEC, request)
             return call
 
@@ -299,7 +299,7 @@ class StreamSandbox:
     def _call(self, timeout_s: float, what: str) -> Iterator[Call]:
         """A call with its deadline. A box that misses it is lost: nobody knows what it does."""
         with self.guard():
-            call = self._client.open_call(timeout_s, f"{what} ({timeout_s:.1f} s)")
+            call = self._client.open_call(Deadline.after(timeout_s, what))
             try:
                 yield call
             finally:

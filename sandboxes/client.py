@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import socket
+from typing import NamedTuple
 
 from sandboxes import wire
 from sandboxes.boxd import frames
@@ -19,17 +20,27 @@ from sandboxes.sandbox import SandboxLost
 _LAST_FRAMES = frozenset({frames.RESULT, frames.END, frames.ERROR, frames.PONG})
 
 
-def deadline_after(timeout_s: float | None) -> float | None:
-    return None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
+class Deadline(NamedTuple):
+    at: float | None
+    """In the event loop's time."""
+    what: str
+    """What the time is for."""
+
+    @classmethod
+    def after(cls, timeout_s: float, what: str) -> Deadline:
+        now = asyncio.get_running_loop().time()
+        return cls(now + timeout_s, f"{what} ({timeout_s:.1f} s)")
+
+
+NEVER = Deadline(None, "")
 
 
 class Call:
-    """One request in flight, until its deadline (in the event loop's time), if it has one."""
+    """One request in flight, until its deadline, if it has one."""
 
-    def __init__(self, client: BoxClient, call_id: int, deadline: float | None, what: str) -> None:
+    def __init__(self, client: BoxClient, call_id: int, deadline: Deadline) -> None:
         self._client = client
         self._deadline = deadline
-        self._what = what
         self._changed = asyncio.Event()
         self.id = call_id
         self.is_closed = False
@@ -57,26 +68,26 @@ class Call:
     async def stream(self, data: bytes) -> None:
         """Send whole frames, no faster than the box takes them."""
         self._client.write(data)
-        await self._in_time(self._client.can_write)
+        await self._wait(self._client.can_write, self._deadline)
         self._client.raise_if_lost()
 
-    async def change(self) -> None:
-        """Return after any news; raise `SandboxLost` when there will be none."""
-        await self._in_time(self._changed)
+    async def change(self, deadline: Deadline | None = None) -> None:
+        """Return after any news; raise `SandboxLost` when there will be none, or none in time."""
+        await self._wait(self._changed, deadline or self._deadline)
         self._changed.clear()
         if self.last is None:
             self._client.raise_if_lost()
 
-    async def _in_time(self, event: asyncio.Event) -> None:
+    async def _wait(self, event: asyncio.Event, deadline: Deadline) -> None:
         if event.is_set():
             return
         try:
-            async with asyncio.timeout_at(self._deadline):
+            async with asyncio.timeout_at(deadline.at):
                 await event.wait()
         except TimeoutError:
             # An answer that waits in the socket behind a stalled event loop is not late.
             if not event.is_set():
-                self._client.close(f"the box did not answer within {self._what}")
+                self._client.close(f"the box did not answer within {deadline.what}")
                 self._client.raise_if_lost()
 
     async def end(self) -> tuple[int, bytes]:
@@ -84,15 +95,11 @@ class Call:
             await self.change()
         return self.last
 
-    async def part(self) -> tuple[int, bytes]:
-        """The next frame of any kind."""
+    async def part(self, deadline: Deadline | None = None) -> tuple[int, bytes]:
+        """The next frame of any kind. A deadline of this one alone binds nobody else who waits."""
         while self.last is None and not self.parts:
-            await self.change()
+            await self.change(deadline)
         return self.parts.pop(0) if self.parts else await self.end()
-
-    def set_deadline(self, timeout_s: float | None, what: str) -> None:
-        self._deadline = deadline_after(timeout_s)
-        self._what = what
 
     def close(self) -> None:
         """No more answers are wanted; what runs is killed."""
@@ -135,10 +142,10 @@ class BoxClient(asyncio.Protocol):
         """A frame larger than any that was asked for is refused; this one is asked for."""
         self._reader.limit = max(self._reader.limit, num_bytes)
 
-    def open_call(self, timeout_s: float | None, what: str) -> Call:
+    def open_call(self, deadline: Deadline) -> Call:
         """A call that its owner must close."""
         self.raise_if_lost()
-        call = Call(self, next(self._ids), deadline_after(timeout_s), what)
+        call = Call(self, next(self._ids), deadline)
         self._calls[call.id] = call
         return call
 

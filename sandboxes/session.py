@@ -15,7 +15,7 @@ from typing import Self
 from sandboxes import wire
 from sandboxes.boxd import frames
 from sandboxes.boxd.supervisor import TURN_FD
-from sandboxes.client import Call
+from sandboxes.client import Call, Deadline
 from sandboxes.sandbox import ExecResult
 
 ANSWER_GRACE_S = 1.8
@@ -45,14 +45,13 @@ class Session:
             if not self.is_open:
                 raise ValueError("the session's shell has ended; open another session")
             with self._guard():
-                self._call.set_deadline(timeout_s + ANSWER_GRACE_S, "a script's time-out")
+                deadline = Deadline.after(timeout_s + ANSWER_GRACE_S, "a script's time-out")
                 self._call.send(frames.RUN, request)
                 try:
-                    kind, payload = await self._call.part()
+                    kind, payload = await self._call.part(deadline)
                 except asyncio.CancelledError:
                     await self.close()  # or the next script would get this one's answer
                     raise
-                self._call.set_deadline(None, "")
         if kind == frames.ERROR:
             raise OSError(*wire.error(payload))
         return wire.exec_result(payload)

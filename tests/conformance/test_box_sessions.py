@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from observing import SPEC, Sleepers, until
 
-from sandboxes import Sandbox, SandboxBackend, SandboxLost
+from sandboxes import Sandbox, SandboxBackend, SandboxLost, background
 
 
 async def test_a_session_keeps_folder_variables_and_functions(box: Sandbox) -> None:
@@ -99,6 +99,37 @@ async def test_a_background_command_can_be_watched_and_waited_for(box: Sandbox) 
     result = await job.wait(20)
     assert (result.rc, result.out, result.err) == (4, b"started\n", b"gone\n")
     assert (await job.logs()).err == b"gone\n"
+
+
+async def test_a_look_that_is_cancelled_costs_nothing(
+    box: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tool that runs out of time cancels it; the command and its box go on."""
+    monkeypatch.setattr(background, "PEEK_TIMEOUT_S", 0.5)
+    job = await box.spawn("while [ ! -e go ]; do sleep 0.02; done; echo more; sleep 1; echo end")
+    for _ in range(3):
+        look = asyncio.create_task(job.logs())
+        await asyncio.sleep(0)
+        look.cancel()
+        await asyncio.gather(look, return_exceptions=True)
+        assert look.cancelled()
+    await box.exec("touch go; sleep 0.2")
+    assert (await job.logs()).out == b"more\n"
+    assert (await job.wait(20)).out == b"more\nend\n"
+    assert await box.alive()
+
+
+async def test_a_look_beside_somebody_who_waits(
+    box: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "PEEK_TIMEOUT_S", 0.5)
+    job = await box.spawn("echo begun; sleep 1.5; echo end")
+    end = asyncio.create_task(job.wait(20))
+    while not (await job.logs()).out:  # noqa: ASYNC110  # a box sets no event
+        await asyncio.sleep(0.02)
+    looks = await asyncio.gather(*(job.logs() for _ in range(3)))
+    assert {logs.out for logs in looks} == {b"begun\n"}
+    assert (await end).out == b"begun\nend\n"
 
 
 async def test_a_background_command_outlives_any_exec_time_out(backend: SandboxBackend) -> None:
