@@ -29,7 +29,7 @@ from sandboxes.paths import (
 from sandboxes.sandbox import ExecResult, SandboxLost, UnsafePath, Unsupported
 from sandboxes.session import Session
 from sandboxes.spec import SandboxSpec
-from sandboxes.wire import Command
+from sandboxes.wire import Command, Unrunnable
 
 ANSWER_GRACE_S = 1.8
 """After a command's deadline: time for the kill and the answer, then the box is given up."""
@@ -90,7 +90,10 @@ class StreamSandbox:
         self._refuse_other_user(user)
         timeout_s = self.spec.exec_timeout_s if timeout_s is None else timeout_s
         wire.check_timeout(timeout_s)
-        todo = self._command(command, env, cwd, stdin)
+        try:
+            todo = self._command(command, env, cwd, stdin)
+        except Unrunnable as error:
+            return wire.not_run(126, str(error))
         return await self._exec(todo, timeout_s, self._cap(max_output_bytes))
 
     async def _exec(self, command: Command, timeout_s: float, cap: int) -> ExecResult:
@@ -203,9 +206,8 @@ class StreamSandbox:
         if code in _EXHAUSTED:
             self._lose_full(text)
         where = f" in {command.cwd!r}" if command.cwd != "." else ""
-        err = f"cannot run {command.argv[0]!r}{where}: {text}\n".encode()
         rc = 127 if code == errno.ENOENT else 126
-        return ExecResult(rc=rc, out=b"", err=err, out_bytes=0, err_bytes=len(err))
+        return wire.not_run(rc, f"cannot run {command.argv[0]!r}{where}: {text}")
 
     async def read(self, path: str) -> bytes:
         (file,) = await self._get(path, limit=READ_LIMIT_BYTES, tree=False)

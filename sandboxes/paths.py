@@ -42,6 +42,10 @@ def relative_path(path: str) -> str:
 def _refuse_odd_names(path: str) -> None:
     if "\0" in path or ".." in PurePosixPath(path).parts:
         raise UnsafePath(f"{path!r} holds '..' or a NUL")
+    try:
+        path.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise UnsafePath(f"{path!r} holds half a character") from error
 
 
 def files_of_mapping(files: Mapping[str, str | bytes]) -> list[BoxFile]:

@@ -1,8 +1,9 @@
 """The two protocols of this package: a box, and the backend that makes boxes.
 
 Failures come in two kinds that are never mixed up. What a *command* does wrong (a non-zero exit,
-a time-out, running out of memory, too much output) is an `ExecResult`. What the *box or its
-backend* does wrong is a `SandboxError`: the rollout is not to blame and must not be scored.
+a time-out, running out of memory, too much output, a NUL in its text) is an `ExecResult`. What
+the *box or its backend* does wrong is a `SandboxError`: the rollout is not to blame and must not
+be scored.
 """
 
 from __future__ import annotations
@@ -112,7 +113,8 @@ class Sandbox(Protocol):
         timeout_s: float | None = None,
         max_output_bytes: int | None = None,
     ) -> ExecResult:
-        """Run a command to its end. A string goes to `sh -c`; a list is run as it is.
+        """Run a command to its end. A string goes to `sh -c`; a list is run as it is. One that
+        cannot be run is a result with rc 126 or 127, and `err` says why.
 
         `user` other than the box's own raises `Unsupported`: a box has one user, its spec's.
         Another one's processes could not be killed at a deadline, since nothing in a box has the

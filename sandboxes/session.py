@@ -40,7 +40,10 @@ class Session:
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         wire.check_timeout(timeout_s)
         line = f"eval {shlex.quote(script)} </dev/null {TURN_FD}>&-; echo $? >&{TURN_FD}\n"
-        request = wire.run_request(line, timeout_s)
+        try:
+            request = wire.run_request(line, timeout_s)
+        except wire.Unrunnable as error:
+            return wire.not_run(126, str(error))
         async with self._turn:
             if not self.is_open:
                 raise ValueError("the session's shell has ended; open another session")

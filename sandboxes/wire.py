@@ -31,6 +31,7 @@ from sandboxes.sandbox import ExecResult, ExecUsage
 STDIN_WINDOW_BYTES = 2 * frames.STDIN_ACK_BYTES
 MAX_TIMEOUT_S = 2**32 / 1000 - 1
 RESULT_HEAD_BYTES = 53
+_SHOWN_CHARS = 40
 
 
 def frame(kind: int, frame_id: int, payload: bytes = b"") -> bytes:
@@ -62,9 +63,13 @@ class FrameReader:
             del self._buffer[:start]
 
 
+class Unrunnable(ValueError):
+    """A command that no program can be given; the text says why."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """What a box is to run. `ValueError` for what no box can."""
+    """What a box is to run. Raises `Unrunnable`, and ValueError for names that no variable has."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
@@ -73,10 +78,7 @@ class Command:
     stdin: bytes = b""
 
     def __post_init__(self) -> None:
-        if any(b"\0" in word for word in self.words):
-            raise ValueError(
-                "a command's arguments, environment and cwd cannot hold NUL characters"
-            )
+        _ = self.words
         if any("=" in key or not key for key in self.env):
             raise ValueError(
                 f"environment names cannot be empty or hold '=', got {sorted(self.env)}"
@@ -85,7 +87,19 @@ class Command:
     @property
     def words(self) -> list[bytes]:
         words = [self.cwd, *self.argv, *(f"{key}={value}" for key, value in self.env.items())]
-        return [word.encode("utf-8", "surrogateescape") for word in words]
+        return [_word(word) for word in words]
+
+
+def _word(text: str) -> bytes:
+    try:
+        word = text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        why = f"{text[error.start]!r} is half a character"
+        raise Unrunnable(f"cannot run {text[:_SHOWN_CHARS]!r}: {why}") from error
+    if b"\0" in word:
+        why = "no program can be given a NUL character"
+        raise Unrunnable(f"cannot run {text[:_SHOWN_CHARS]!r}: {why}")
+    return word
 
 
 def exec_request(command: Command, *, timeout_s: float | None, cap: int, flags: int = 0) -> bytes:
@@ -96,7 +110,8 @@ def exec_request(command: Command, *, timeout_s: float | None, cap: int, flags: 
 
 
 def run_request(script: str, timeout_s: float) -> bytes:
-    return _milliseconds(timeout_s) + script.encode("utf-8", "surrogateescape")
+    """Raises `Unrunnable`."""
+    return _milliseconds(timeout_s) + _word(script)
 
 
 def check_timeout(timeout_s: float) -> None:
@@ -126,6 +141,12 @@ def exec_result(payload: bytes) -> ExecResult:
         seconds=micros / 1e6,
         usage=ExecUsage(cpu_seconds=cpu_us / 1e6, max_rss_bytes=peak),
     )
+
+
+def not_run(rc: int, why: str) -> ExecResult:
+    """Of a command that was not even started."""
+    err = f"{why}\n".encode()
+    return ExecResult(rc=rc, out=b"", err=err, out_bytes=0, err_bytes=len(err))
 
 
 def file_frames(frame_id: int, path: str, data: bytes, *, executable: bool) -> Iterator[bytes]:

@@ -58,7 +58,17 @@ def read_arguments(text: str) -> dict[str, Json] | str:
         return f"the arguments must be a JSON object, got {text.strip()[:40]}"
     if _is_deeper(arguments, MAX_DEPTH):
         return f"the arguments are nested deeper than {MAX_DEPTH} levels"
-    return arguments
+    return _half_character(arguments) or arguments
+
+
+def _half_character(arguments: dict[str, Json]) -> str:
+    """A complaint about the first one: no file, command or reader of text could take it."""
+    try:
+        json.dumps(arguments, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = error.object[error.start]
+        return f"the arguments hold half a character: {half!r}; write characters as they are"
+    return ""
 
 
 def _is_deeper(value: Json, levels: int) -> bool:

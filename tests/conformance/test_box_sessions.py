@@ -29,9 +29,10 @@ async def test_each_script_gets_its_own_output(box: Sandbox) -> None:
             assert (result.out_bytes, result.err, result.rc) == (1000 * n, f"{n}\n".encode(), n)
 
 
-async def test_a_syntax_error_is_a_result(box: Sandbox) -> None:
+async def test_a_script_that_cannot_run_is_a_result(box: Sandbox) -> None:
     async with await box.session() as session:
         assert b"syntax error" in (await session.run("if then (")).err
+        assert (await session.run("echo a\0b")).rc == 126
         assert (await session.run("echo on")).out == b"on\n"
 
 

@@ -114,6 +114,8 @@ def test_any_ids_at_all_can_be_read(sampled: list[int]) -> None:
         ("edit null", "must be a JSON object, got null"),
         ('edit {"old": "a', "not valid JSON: Unterminated string"),
         ("edit " + "[" * 100_000, "not valid JSON"),
+        ('edit {"old": "a\\ud800b"}', "half a character: '\\ud800'"),
+        ('edit {"a\\udfff": 1}', "half a character: '\\udfff'"),
         ('edit {"old": ' + "[" * 64 + "]" * 64 + "}", "nested deeper than 64 levels"),
     ],
 )
@@ -128,6 +130,11 @@ def test_a_malformed_call_says_why_and_the_good_one_beside_it_is_read(
 def test_arguments_may_be_nested_as_deep_as_anybody_means_them() -> None:
     (call,) = CHAT.parse(ids('<call>edit {"old": ' + "[" * 63 + "]" * 63 + "}<end>")).calls
     assert call.error is None
+
+
+def test_escaped_characters_are_read_when_they_are_whole() -> None:
+    (call,) = CHAT.parse(ids('<call>edit {"old": "\\ud83d\\ude00 \\u0000"}<end>')).calls
+    assert call.arguments == {"old": "😀 \0"}
 
 
 @pytest.mark.parametrize("said", ["edit", "edit ", "sh", "sh "])

@@ -164,3 +164,22 @@ async def test_a_lost_box_explains_what_else_went_wrong() -> None:
     bench = Bench(Both, [Turn("", (call("raise_"), call("lose")))])
     trajectory = await bench.runner.run(attempt_at(TASK))
     assert trajectory.outcome is Outcome.INFRA_ERROR
+
+
+async def test_text_that_is_not_whole_characters_ends_nothing() -> None:
+    class Garbled(Kit):
+        async def start(self) -> str:
+            self.log = []
+            return "start \udcff"
+
+        @tool
+        async def show(self) -> str:
+            return "tool \udcff"
+
+        async def reply(self, turn: Turn) -> str | None:
+            return "reply \udcff"
+
+    bench = Bench(Garbled, [Turn("", (call("show"),)), Turn("hm"), Turn("hm")])
+    trajectory = await bench.runner.run(attempt_at(TASK))
+    assert trajectory.outcome is Outcome.TRUNCATED
+    assert trajectory.turns[0].results[0].text == "tool \udcff"
