@@ -19,6 +19,7 @@ from sandboxes import wire
 from sandboxes.background import Background
 from sandboxes.boxd import frames
 from sandboxes.client import NEVER, BoxClient, Call, Deadline
+from sandboxes.download import Download
 from sandboxes.paths import (
     BoxFile,
     box_path,
@@ -210,8 +211,10 @@ class StreamSandbox:
         return wire.not_run(rc, f"cannot run {command.argv[0]!r}{where}: {text}")
 
     async def read(self, path: str) -> bytes:
-        (file,) = await self._get(path, limit=READ_LIMIT_BYTES, tree=False)
-        return file.data
+        files = await self._get(path, limit=READ_LIMIT_BYTES, tree=False)
+        if not files:
+            self._lose("the box broke its protocol: it sent an end and no file")
+        return files[0].data
 
     async def read_text(self, path: str) -> str:
         return (await self.read(path)).decode("utf-8", "replace")
@@ -251,30 +254,20 @@ class StreamSandbox:
             raise_file_error(", ".join(file.path for file in files[:3]), *wire.error(payload))
 
     async def _get(self, path: str, *, limit: int, tree: bool) -> list[BoxFile]:
-        files: list[BoxFile] = []
-        chunks: list[bytes] = []
-        left = limit
+        download = Download(limit=limit, max_files=frames.MAX_FILES if tree else 1)
         with self._call(TRANSFER_TIMEOUT_S, "the time for a download") as call:
             request = wire.get_request(box_path(path, self.spec.workdir), limit=limit, tree=tree)
             call.send(frames.GET, request)
-            while True:
-                kind, payload = await call.part()
-                if kind == frames.CHUNK:
-                    chunks.append(payload)
-                    left -= len(payload)
-                    continue
-                if files:
-                    files[-1] = files[-1]._replace(data=b"".join(chunks))
-                chunks.clear()
-                if kind != frames.FILE:
-                    break
-                name = payload[1:].decode("utf-8", "surrogateescape")
-                files.append(BoxFile(name, b"", payload[:1] == b"x"))
-                if left < 0 or len(files) > frames.MAX_FILES:
-                    self._lose("the box sent more than was asked for")
+            kind, payload = await call.part()
+            try:
+                while kind not in (frames.END, frames.ERROR):
+                    download.feed(kind, payload)
+                    kind, payload = await call.part()
+            except ValueError as e:
+                self._lose(f"the box broke its protocol: {e}")
         if kind == frames.ERROR:
             raise_file_error(path, *wire.error(payload))
-        return files
+        return download.files()
 
     async def alive(self) -> bool:
         try:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import socket
+from collections import deque
 from typing import NamedTuple
 
 from sandboxes import wire
@@ -18,6 +19,11 @@ from sandboxes.boxd import frames
 from sandboxes.sandbox import SandboxLost
 
 _LAST_FRAMES = frozenset({frames.RESULT, frames.END, frames.ERROR, frames.PONG})
+_RESULTS = frozenset({frames.RESULT, frames.PEEKED, frames.TURN})
+_PART_BYTES = 128
+"""What a frame costs beside its payload."""
+_AHEAD_BYTES = 16 * 1024 * 1024
+"""Many times what can come before whoever waits for it has its turn."""
 
 
 class Deadline(NamedTuple):
@@ -46,18 +52,28 @@ class Call:
         self.is_closed = False
         self.last: tuple[int, bytes] | None = None
         """The frame that ended the call."""
-        self.parts: list[tuple[int, bytes]] = []
+        self._parts: deque[tuple[int, bytes]] = deque()
         """Frames that nobody has taken yet: FILE, CHUNK, PEEKED and TURN."""
+        self._parts_bytes = 0
         self.stdin_window = wire.STDIN_WINDOW_BYTES
 
     def on_frame(self, kind: int, payload: bytes) -> None:
+        """`ValueError` for what no box sends that keeps to the protocol."""
+        if kind in _RESULTS:
+            wire.check_result(payload)
         if kind == frames.ACK:
             self.stdin_window += int.from_bytes(payload[:4], "big")
         elif kind in _LAST_FRAMES:
             self.last = (kind, payload)
         else:
-            self.parts.append((kind, payload))
+            self._keep(kind, payload)
         self._changed.set()
+
+    def _keep(self, kind: int, payload: bytes) -> None:
+        self._parts_bytes += _PART_BYTES + len(payload)
+        if self._parts_bytes > self._client.max_parts_bytes:
+            raise ValueError("it sends what nobody takes")
+        self._parts.append((kind, payload))
 
     def on_lost(self) -> None:
         self._changed.set()
@@ -97,9 +113,13 @@ class Call:
 
     async def part(self, deadline: Deadline | None = None) -> tuple[int, bytes]:
         """The next frame of any kind. A deadline of this one alone binds nobody else who waits."""
-        while self.last is None and not self.parts:
+        while self.last is None and not self._parts:
             await self.change(deadline)
-        return self.parts.pop(0) if self.parts else await self.end()
+        if not self._parts:
+            return await self.end()
+        kind, payload = self._parts.popleft()
+        self._parts_bytes -= _PART_BYTES + len(payload)
+        return kind, payload
 
     def close(self) -> None:
         """No more answers are wanted; what runs is killed."""
@@ -137,6 +157,11 @@ class BoxClient(asyncio.Protocol):
     def raise_if_lost(self) -> None:
         if self.lost is not None:
             raise SandboxLost(self.lost)
+
+    @property
+    def max_parts_bytes(self) -> int:
+        """How much of a call may wait to be taken: an answer, or what a download has ahead."""
+        return self._reader.limit + _AHEAD_BYTES
 
     def expect_frames_of(self, num_bytes: int) -> None:
         """A frame larger than any that was asked for is refused; this one is asked for."""

@@ -123,7 +123,13 @@ def _milliseconds(timeout_s: float | None) -> bytes:
     return (0 if timeout_s is None else max(1, int(timeout_s * 1000))).to_bytes(4, "big")
 
 
+def check_result(payload: bytes) -> None:
+    if len(payload) < RESULT_HEAD_BYTES:
+        raise ValueError(f"a result of {len(payload)} bytes, wanted at least {RESULT_HEAD_BYTES}")
+
+
 def exec_result(payload: bytes) -> ExecResult:
+    """Of a payload that is checked."""
     flags = payload[0]
     status, cpu_us, peak, micros, out_total, err_total, out_size = _numbers(
         payload[1:], 4, 8, 8, 8, 8, 8, 8
@@ -167,8 +173,6 @@ def error(payload: bytes) -> tuple[int, str]:
 
 
 def _numbers(data: bytes | bytearray, *widths: int) -> Iterator[int]:
-    if len(data) < sum(widths):
-        raise ValueError(f"a frame of {len(data)} bytes, wanted at least {sum(widths)}")
     at = 0
     for width in widths:
         yield int.from_bytes(data[at : at + width], "big")

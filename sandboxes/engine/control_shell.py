@@ -50,7 +50,8 @@ class ControlShell(BoxClient):
 
     def data_received(self, data: bytes) -> None:
         *lines, self._text = (self._text + data).split(b"\n")
-        if len(self._text) > _MAX_ANSWER_BYTES or len(self._said) > _MAX_ANSWER_BYTES:
+        said_bytes = sum(len(line) + 1 for line in self._said)
+        if len(self._text) + said_bytes > _MAX_ANSWER_BYTES:
             self.close("the box's main process talks without being asked")
             return
         for line in lines:

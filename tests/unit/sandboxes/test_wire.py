@@ -31,7 +31,7 @@ def test_a_frame_over_the_limit_is_refused_before_it_arrives() -> None:
 
 def test_a_short_result_is_refused() -> None:
     with pytest.raises(ValueError, match="wanted at least"):
-        wire.exec_result(b"\0" * 20)
+        wire.check_result(b"\0" * (wire.RESULT_HEAD_BYTES - 1))
 
 
 @pytest.mark.parametrize(("status", "rc"), [(0, 0), (3 << 8, 3), (9, 137), (15, 143)])
