@@ -24,6 +24,8 @@ class ChatFormat(Protocol):
     """Sampling one of these ends a turn; it is part of the turn."""
     scaffold_ids: tuple[int, ...]
     """What the template puts between a stop id and the next message, such as a newline."""
+    max_token_chars: int
+    """No id stands for more characters of a text than this."""
 
     def render_start(self, messages: Sequence[Message]) -> list[int]:
         """The opening, up to where the assistant's first turn begins."""

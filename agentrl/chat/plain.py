@@ -46,6 +46,9 @@ class PlainFormat:
         self._think_end = self._special("</think>")
         self._end = self._special("<end>")
         self.stop_ids: tuple[int, ...] = (self._end,)
+        # a character of a byte-level vocabulary is a byte, and no text becomes a special token
+        vocabulary = self._tokenizer.get_vocab(with_added_tokens=False)
+        self.max_token_chars = max(map(len, vocabulary))
 
     def render_start(self, messages: Sequence[Message]) -> list[int]:
         ids: list[int] = []

@@ -140,7 +140,10 @@ class RolloutSection(Section):
     max_turns: PositiveInt | None = Field(None, description="Default: the environment's own.")
     max_turn_tokens: PositiveInt = Field(256, description="Sampled tokens of one turn.")
     max_trajectory_tokens: PositiveInt = Field(2048, description="Sampled tokens of all turns.")
-    context_tokens: PositiveInt = Field(4096, description="Prompt, tool text and sampled tokens.")
+    context_tokens: PositiveInt = Field(
+        4096,
+        description="Prompt, tool text and sampled tokens. What could never fit is cut before it is read or recorded.",
+    )
     temperature: Annotated[float, Field(ge=0)] = Field(
         1.0, description="Of sampling; training needs more than 0."
     )

@@ -22,6 +22,7 @@ from agentrl.rollout.budget import RolloutLimits
 from agentrl.rollout.chronicle import Chronicle
 from agentrl.rollout.dispatch import Dispatcher
 from agentrl.rollout.sampler import TurnSampler
+from agentrl.rollout.text_bound import TextBound
 from agentrl.rollout.tokens import TokenBuilder
 from agentrl.rollout.tools import ToolRunner, result_of
 from agentrl.rollout.usercode import blaming, call, call_within
@@ -40,6 +41,7 @@ class Conversation:
         tools: ToolRunner,
         dispatcher: Dispatcher,
         chronicle: Chronicle,
+        bound: TextBound,
         clock: Callable[[], float],
     ) -> None:
         self.tokens = TokenBuilder()
@@ -52,13 +54,19 @@ class Conversation:
         self._tools = tools
         self._dispatcher = dispatcher
         self._chronicle = chronicle
+        self._bound = bound
         self._clock = clock
         self._is_over = False
 
     async def open(self) -> bool:
         """Let the environment start; says whether its opening leaves room for a turn."""
         await open_env(self._env, timeout_s=self._limits.trajectory_timeout_s)
-        ids = self._chat.render_start(self._env.opening)
+        self._env.opening = tuple(
+            replace(message, content=self._bound.cut(message.content))
+            for message in self._env.opening
+        )
+        with blaming(f"{type(self._env).__name__}.start"):
+            ids = self._chat.render_start(self._env.opening)
         self._dispatcher.submitted(self._attempt, len(ids), self._chronicle.known_turn_tokens)
         self._chronicle.opened(ids, self._env.opening)
         if not self._limits.has_room(context=0, new=len(ids)):
@@ -139,28 +147,35 @@ class Conversation:
         self._chronicle.spoke(turn, self.tokens, played, None, self.tool_seconds)
         if said.calls:
             answer = Answer(results=await self._run_calls(said.calls, turn))
-            ids, append = self._chat.render_results(answer.results), self.tokens.tool
+            append = self.tokens.tool
         else:
-            answer = Answer(reply=await reply_of(self._env, played))
-            if answer.reply is None:
+            reply = await reply_of(self._env, played)
+            if reply is None:
                 self._chronicle.ending(turn + 1)
                 return StopReason.DONE
-            ids, append = self._chat.render_reply(answer.reply), self.tokens.reply
-        stop = self._end_after(turn, len(ids))
-        added = () if stop else (*self._chat.scaffold_ids, *ids)
-        answer = self._chronicle.answered(turn, replace(answer, ids=added), self.tool_seconds)
+            answer, append = Answer(reply=self._bound.cut(reply)), self.tokens.reply
+        stop = self._end_before(turn + 1)
+        ids = [] if stop else self._fitting_ids(answer)
+        if stop is None and not ids:
+            stop = StopReason.CONTEXT_FULL
+        answer = self._chronicle.answered(turn, replace(answer, ids=ids), self.tool_seconds)
         self._env.turns[-1] = replace(played, results=answer.results, reply=answer.reply)
         if stop is None:
             self.tokens.scaffold(self._chat.scaffold_ids)
-            append(ids)
+            append(ids[len(self._chat.scaffold_ids) :])
         return stop
 
-    def _end_after(self, turn: int, num_answer_ids: int) -> StopReason | None:
-        num_new = len(self._chat.scaffold_ids) + num_answer_ids
-        stop = self._end_before(turn + 1)
-        if stop is None and not self._limits.has_room(context=len(self.tokens), new=num_new):
-            return StopReason.CONTEXT_FULL
-        return stop
+    def _fitting_ids(self, answer: Answer) -> list[int]:
+        """What an answer adds to the context; nothing, where that leaves no room for a turn."""
+        texts = [result.text for result in answer.results]
+        if not self._bound.may_fit([*texts, answer.reply or ""]):
+            return []
+        if answer.reply is None:
+            said = self._chat.render_results(answer.results)
+        else:
+            said = self._chat.render_reply(answer.reply)
+        ids = [*self._chat.scaffold_ids, *said]
+        return ids if self._limits.has_room(context=len(self.tokens), new=len(ids)) else []
 
     async def _run_calls(self, calls: tuple[ToolCall, ...], turn: int) -> tuple[ToolResult, ...]:
         begun = self._clock()
@@ -177,7 +192,7 @@ async def open_env(env: Env, *, timeout_s: float) -> None:
     said: str | list[Message] = await call_within(timeout_s, env.start)
     with blaming(f"{type(env).__name__}.start"):
         opening = [Message("user", said)] if isinstance(said, str) else list(said)
-        if not all(isinstance(message, Message) for message in opening):
+        if not all(isinstance(m, Message) and isinstance(m.content, str) for m in opening):
             raise TypeError(f"start() returned {said!r}; wanted a text or a list of Message")
         if env.system is not None:
             opening.insert(0, Message("system", env.system))

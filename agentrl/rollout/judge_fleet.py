@@ -20,6 +20,7 @@ from agentrl.rollout.budget import RolloutLimits
 from agentrl.rollout.dispatch import Dispatcher
 from agentrl.rollout.judge import Answer, Ask
 from agentrl.rollout.sampler import TurnSampler
+from agentrl.rollout.text_bound import TextBound
 from agentrl.rollout.tokens import TokenBuilder
 from agentrl.types import Outcome
 
@@ -50,8 +51,15 @@ class FleetJudge:
             max_trajectory_tokens=max_tokens,
             context_tokens=context_tokens,
         )
+        self._bound = TextBound.of(chat, context_tokens)
 
     async def answer(self, ask: Ask) -> Answer:
+        num_chars = sum(len(message.content) for message in ask.messages)
+        if num_chars > self._bound.max_chars:
+            raise NoVerdict(
+                f"the question has {num_chars} characters, and judge.context_tokens is "
+                f"{self._limits.context_tokens}"
+            )
         prompt = self._chat.render_start(ask.messages)
         if not self._limits.has_room(context=0, new=len(prompt)):
             raise NoVerdict(

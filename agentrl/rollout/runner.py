@@ -34,6 +34,7 @@ from agentrl.rollout.dispatch import Dispatcher, SandboxSource
 from agentrl.rollout.judge import Asker, JudgeRole
 from agentrl.rollout.sampler import TurnSampler
 from agentrl.rollout.scoring import score
+from agentrl.rollout.text_bound import TextBound
 from agentrl.rollout.tools import ToolRunner
 from agentrl.rollout.usercode import INFRASTRUCTURE, UserCodeError, blaming, call_within
 from agentrl.types import Entry, Outcome, RewardPart, StopReason, Trajectory, Turn
@@ -82,10 +83,12 @@ class RolloutRunner:
         self._run_seed = run_seed
         self._clock = clock
         self._wall_clock = wall_clock
+        self._bound = TextBound.of(chat, limits.context_tokens)
         self._tools = ToolRunner(
             env_class.definition().tools,
             timeout_s=limits.tool_timeout_s,
             dispatcher=dispatcher,
+            bound=self._bound,
             clock=clock,
         )
 
@@ -148,6 +151,7 @@ class RolloutRunner:
             tools=self._tools,
             dispatcher=self._dispatcher,
             chronicle=chronicle,
+            bound=self._bound,
             clock=self._clock,
         )
         outcome = Outcome.CANCELLED

@@ -5,6 +5,7 @@ Invariants
 - What the policy does wrong (an unknown tool, wrong arguments) and what a tool refuses
   (`ToolError`) or does not do in time is text for the model. Anything else a tool raises is an
   error of the environment or of the infrastructure, and is raised here.
+- No result is longer than `TextBound` lets it be.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any, Literal
 
 from agentrl.env import Env, ToolError, ToolSpec, nearest
 from agentrl.rollout.dispatch import Dispatcher
+from agentrl.rollout.text_bound import TextBound
 from agentrl.rollout.usercode import INFRASTRUCTURE, UserCodeError, blaming, call
 from agentrl.schema import ArgumentError
 from agentrl.types import ToolCall, ToolResult
@@ -29,9 +31,11 @@ class ToolRunner:
         *,
         timeout_s: float,
         dispatcher: Dispatcher,
+        bound: TextBound,
         clock: Callable[[], float],
     ) -> None:
         self._tools = tools
+        self._bound = bound
         self._timeout_s = timeout_s
         self._dispatcher = dispatcher
         self._clock = clock
@@ -74,7 +78,8 @@ class ToolRunner:
         self._dispatcher.tool_started(trajectory_id, turn, requested)
         begun = self._clock()
         result = await self._answer(env, requested)
-        result = replace(result, seconds=self._clock() - begun)
+        text, seconds = self._bound.cut(result.text), self._clock() - begun
+        result = replace(result, text=text, seconds=seconds)
         self._dispatcher.tool_returned(trajectory_id, turn, requested, result)
         return result
 

@@ -13,7 +13,19 @@ import pytest
 from rollout_doubles import TOKENIZER, Bench, MemorySource, attempt_at
 from structlog.testing import capture_logs
 
-from agentrl import Env, Message, SandboxSpec, Task, ToolCall, ToolResult, Turn, reward, tool
+from agentrl import (
+    Env,
+    Message,
+    SandboxSpec,
+    Task,
+    ToolCall,
+    ToolError,
+    ToolResult,
+    Turn,
+    reward,
+    tool,
+)
+from agentrl.chat.plain import PlainFormat
 from agentrl.engine.engine import Sampling
 from agentrl.rollout.budget import RolloutLimits
 from agentrl.rollout.dispatch import Placed, TurnRequest
@@ -359,3 +371,86 @@ async def test_an_environment_needs_no_box() -> None:
     assert trajectory.outcome is Outcome.ENV_ERROR
     assert "set `sandbox_spec`" in (trajectory.error or "")
     assert bench.sandboxes.boxes == []
+
+
+FAR_TOO_MUCH = "x" * 5_000_000
+
+
+class Flood(Env):
+    """Answers with more text than any context holds, at `place`."""
+
+    max_turns = 3
+    place: str = ""
+
+    @classmethod
+    def tasks(cls, split: str) -> Iterable[Task]:
+        yield TASK
+
+    def _say(self, place: str) -> str:
+        return FAR_TOO_MUCH if self.place == place else "short"
+
+    async def start(self) -> str:
+        return self._say("start")
+
+    async def reply(self, turn: Turn) -> str | None:
+        return self._say("reply")
+
+    @tool
+    async def read(self) -> str:
+        return self._say("tool")
+
+    @tool
+    async def refuse(self) -> str:
+        raise ToolError(self._say("error"))
+
+    @reward
+    async def one(self) -> float:
+        return 1.0
+
+
+@pytest.mark.parametrize(
+    ("place", "turn"),
+    [
+        ("start", Turn("hm")),
+        ("reply", Turn("hm")),
+        ("tool", Turn("", (ToolCall("read"), ToolCall("read")))),
+        ("error", Turn("", (ToolCall("refuse"),))),
+    ],
+)
+async def test_text_that_no_context_holds_is_cut_and_never_tokenized(
+    place: str, turn: Turn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded: list[int] = []
+    encode = PlainFormat._encode
+
+    def counting(chat: PlainFormat, text: str) -> list[int]:
+        encoded.append(len(text))
+        return encode(chat, text)
+
+    monkeypatch.setattr(PlainFormat, "_encode", counting)
+    bench = Bench(Flood.configure({"place": place}), [turn], limits={"context_tokens": 512})
+    played = await bench.runner.run(attempt_at(TASK))
+    assert (played.stop_reason, played.outcome, played.reward) == (
+        StopReason.CONTEXT_FULL, Outcome.TRUNCATED, 1.0,
+    )  # fmt: skip
+    assert max(encoded) < 1000
+    texts = [message.content for message in played.messages]
+    texts += [
+        text for t in played.turns for text in (t.reply, *(r.text for r in t.results)) if text
+    ]
+    long = [text for text in texts if len(text) > 100]
+    assert long
+    for text in long:
+        assert len(text) < 1000
+        assert text.endswith("[cut here: 5000000 characters, more than 512 tokens can hold]")
+
+
+async def test_a_last_answer_is_kept_whatever_the_context_holds() -> None:
+    """No turn follows it, so there is nothing to tokenize and nothing that it would not fit."""
+    bench = Bench(
+        Flood.configure({"place": "tool"}),
+        [Turn("", (ToolCall("read"),))],
+        limits={"max_turns": 1},
+    )
+    played = await bench.runner.run(attempt_at(TASK))
+    assert played.stop_reason is StopReason.MAX_TURNS
