@@ -46,10 +46,11 @@ def logging_to(
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=False,
     )
-    file = AppendFile(path)
+    show = print_line or _print_to_stderr
+    file = _LogFile(path, show)
     handlers = [
-        _handler(level, _json_line, lambda text: file.append(f"{text}\n".encode())),
-        _handler(terminal_level, _plain_line, print_line or _print_to_stderr),
+        _handler(level, _json_line, file.write),
+        _handler(terminal_level, _plain_line, show),
     ]
     root = logging.getLogger()
     level_before = root.level
@@ -64,6 +65,27 @@ def logging_to(
         root.setLevel(level_before)
         file.close()
         structlog.reset_defaults()
+
+
+class _LogFile:
+    """That the disk refuses lines is shown to a person, once."""
+
+    def __init__(self, path: Path, show: Callable[[str], None]) -> None:
+        self._path = path
+        self._show = show
+        self._file = AppendFile(path)
+        self._is_whole = True
+
+    def write(self, text: str) -> None:
+        try:
+            self._file.append(f"{text}\n".encode())
+        except OSError as error:
+            if self._is_whole:
+                self._is_whole = False
+                self._show(f"warning: {self._path} lacks some lines from here on: {error}")
+
+    def close(self) -> None:
+        self._file.close()
 
 
 class _LineHandler(logging.Handler):

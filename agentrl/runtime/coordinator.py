@@ -12,6 +12,8 @@ for byte.
 Invariants
 - An event is taken in once, however often it is told: its sender numbers it, and the log has that.
 - A decision reaches its recipient once, however often the coordinator dies (`mail`).
+- What failed to be taken in or written is failed for good: the scheduler knows what the log lacks, so
+  every later call raises the first error.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from agentrl.record.disk import needed_on_disk
 from agentrl.record.jsonl import AppendFile
 from agentrl.runtime.coordinator_state import CoordinatorState
 from agentrl.runtime.mail import Mail
@@ -49,27 +52,31 @@ class Coordinator:
         self._clock = clock
         self._tick_s = tick_s
         self._is_open = asyncio.Event()
+        self._failure: Exception | None = None
 
     async def ready(self) -> None:
         """Go on from the log. Returns once that is done; from here on time passes for policies.
 
-        Raises ValueError when the log cannot be replayed.
+        Raises ValueError when the log cannot be replayed, and `DiskFailed`.
         """
         state = self._state
-        self._log_path.touch()
+        with needed_on_disk(self._log_path):
+            self._log_path.touch()
         with self._log_path.open("rb") as lines:
             lines.seek(state.log_bytes)
             for entry in replayed_lines(state.scheduler, lines):
                 state.note(entry)
-        self._log = AppendFile(self._log_path)
+        with needed_on_disk(self._log_path):
+            self._log = AppendFile(self._log_path)
         state.log_bytes = self._log.size
         self._start = self._clock() - state.t
         self._is_open.set()
         self._ticking = asyncio.create_task(self._tick())
 
     async def lifeline(self) -> None:
-        """Never returns: the caller learns of a death by the failure of this call."""
-        await asyncio.Event().wait()
+        """Never returns: the caller learns of a death by the failure of this call, and of what
+        keeps a living coordinator from going on."""
+        await asyncio.shield(self._ticking)
 
     async def status(self) -> CoordinatorStatus:
         """For people who look on."""
@@ -85,6 +92,7 @@ class Coordinator:
         """The caller begins, or is here again, and has `received` decisions; what it was sent
         beyond these comes again. Returns the number of its last event that was taken in."""
         await self._is_open.wait()
+        self._check()
         self._state.mail[name].start_over(received)
         return self._state.taken_in[name]
 
@@ -94,6 +102,7 @@ class Coordinator:
 
         What a lost process had still sent is dropped: nobody would ever end what it began.
         """
+        self._check()
         if name in self._state.lost:
             return Mail(first=received + 1)
         mailbox, taken_in = self._state.mail[name], self._state.taken_in[name]
@@ -104,16 +113,19 @@ class Coordinator:
 
     async def listen(self, name: str, received: int) -> Mail:
         """The next decisions for the caller; empty when there were none for a while."""
+        self._check()
         mailbox = self._state.mail[name]
         mailbox.received(received)
         return await mailbox.wait()
 
     async def learned(self) -> dict[str, Any]:
         """What the scheduler has learned so far, for a checkpoint."""
+        self._check()
         return self._state.scheduler.save()
 
     async def frozen(self) -> bytes:
         """All that the log has said so far, for a `CoordinatorState` to go on from."""
+        self._check()
         return self._state.frozen()
 
     async def lost(self, name: str) -> None:
@@ -136,6 +148,18 @@ class Coordinator:
 
     def _feed(self, name: str, events: Sequence[Event], *, first: int | None = None) -> None:
         """Without `first` they are no events of the sender's own, and have no numbers."""
+        self._check()
+        try:
+            self._take_in(name, events, first=first)
+        except Exception as error:
+            self._failure = error
+            raise
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _take_in(self, name: str, events: Sequence[Event], *, first: int | None) -> None:
         state = self._state
         entries: list[LogEntry] = []
         for offset, event in enumerate(events):
@@ -149,7 +173,8 @@ class Coordinator:
                     number=0 if first is None else first + offset,
                 )
             )
-        self._log.append(b"".join(entry.to_line() for entry in entries))
+        with needed_on_disk(self._log_path):
+            self._log.append(b"".join(entry.to_line() for entry in entries))
         for entry in entries:
             state.note(entry)
         state.log_bytes = self._log.size

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
+from safetensors import SafetensorError
+
 from agentrl.chat.make import make_chat
 from agentrl.config.judge import GenRMJudge
 from agentrl.config.run import RunConfig
@@ -20,6 +22,7 @@ from agentrl.config.sections import PathModel
 from agentrl.engine.torch_engine import TorchEngine
 from agentrl.env import seed_of
 from agentrl.models.load import LoadedModel, load_model
+from agentrl.record.disk import needed_on_disk
 from agentrl.registry import EnvRef
 from agentrl.rollout.judge_expert import judge_rows
 from agentrl.runtime.display import WarmupProgress
@@ -82,7 +85,8 @@ def _load(config: RunConfig, section: GenRMJudge, folder: Path) -> LoadedModel:
 def _save(loaded: LoadedModel, folder: Path) -> None:
     """Whole or not there at all."""
     writing = folder.with_name(f".writing-{folder.name}")
-    shutil.rmtree(writing, ignore_errors=True)
-    loaded.model.save_pretrained(writing)
-    loaded.tokenizer.save_pretrained(writing)
-    writing.rename(folder)
+    with needed_on_disk(folder, SafetensorError):
+        shutil.rmtree(writing, ignore_errors=True)
+        loaded.model.save_pretrained(writing)
+        loaded.tokenizer.save_pretrained(writing)
+        writing.rename(folder)

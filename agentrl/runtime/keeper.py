@@ -17,6 +17,7 @@ import ray
 import structlog
 from ray.exceptions import RayActorError, RayTaskError
 
+from agentrl.record.disk import DiskFailed
 from agentrl.record.jsonl import AppendFile
 from agentrl.record.layout import RunLayout
 from agentrl.runtime.beside import beside
@@ -58,22 +59,29 @@ class CoordinatorKeeper:
         await self._is_there.wait()
 
     async def run(self) -> NoReturn:
-        """Raises `ProcessLost` when the log of one that died cannot be replayed."""
+        """Raises `ProcessLost` when the log of one that died cannot be replayed, and what keeps a
+        living one from going on."""
         while True:
             self._actor = self._start()
             try:
-                await self._actor.ready.remote()
+                await self._begin()
                 self._is_there.set()
                 await beside(self._actor.lifeline.remote(), self._keep_state())
             except RayActorError:
                 log.warning("the coordinator was lost; another one goes on from its log")
                 self._on_lost()
-            except RayTaskError as error:
-                raise ProcessLost(
-                    f"the coordinator cannot go on from its log: {error.cause}"
-                ) from error
             self._is_there.clear()
             self.address = self.address.after(1)
+
+    async def _begin(self) -> None:
+        try:
+            await self._actor.ready.remote()
+        except RayTaskError as error:
+            if isinstance(error.cause, DiskFailed):
+                raise
+            raise ProcessLost(
+                f"the coordinator cannot go on from its log: {error.cause}"
+            ) from error
 
     async def lost(self, runner: str) -> None:
         """A runner is gone."""

@@ -18,6 +18,7 @@ import ray
 import structlog
 from ray.exceptions import ActorUnavailableError, RayActorError
 
+from agentrl.runtime.beside import beside
 from agentrl.runtime.mail import Mail
 from scheduler.decisions import Decision
 from scheduler.events import Event
@@ -84,13 +85,12 @@ class CoordinatorLink:
         self._news.set()
 
     async def run(self) -> NoReturn:
+        """Raises what keeps a living coordinator from going on."""
         while True:
             coordinator = await self._connect()
             try:
-                async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(self._send(coordinator))
-                    tasks.create_task(self._receive(coordinator))
-            except* RayActorError:
+                await beside(self._send(coordinator), self._receive(coordinator))
+            except RayActorError:
                 log.info("lost the coordinator; looking for its successor", process=self._name)
 
     async def _connect(self) -> Actor:

@@ -14,10 +14,11 @@ import structlog
 from ray.exceptions import RayActorError, RayTaskError
 
 from agentrl.config.run import RunConfig
+from agentrl.record.disk import DiskFailed
 from agentrl.record.layout import RunLayout
 from agentrl.runtime.cluster import joined_cluster
 from agentrl.runtime.display import Display, Summary
-from agentrl.runtime.failures import ProcessLost, in_short
+from agentrl.runtime.failures import ProcessLost, RunFailed, in_short
 from agentrl.runtime.launch import Launch
 from agentrl.runtime.metrics import RunMetrics
 from agentrl.runtime.metrics_endpoint import MetricsEndpoint, serving_metrics
@@ -78,6 +79,8 @@ async def _launch(
                 # no handle of this cluster may outlive it: Ray crashes when one is let go later
                 traceback.clear_frames(error.__traceback__)
                 return Lost(reason=in_short(cause), step=launch.progress.step)
+            if isinstance(cause, DiskFailed):
+                raise RunFailed(str(cause)) from error
             if isinstance(cause, ValueError):
                 # what a person can mend is told as plainly as if it had been found here
                 raise ValueError(str(cause)) from error

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from agentrl.record.disk import needed_on_disk
 from agentrl.train.checkpoint_folders import CheckpointHeader, new_checkpoint, read_header
 from agentrl.train.optimizer import NonFiniteError, OptimizerState
 from agentrl.train.trainer import TrainerState
@@ -35,7 +37,10 @@ def save_checkpoint(
     state: TrainerState,
     progress: Mapping[str, Json],
 ) -> None:
-    """Write `root/step-NNNNNN`; `progress` is the run's own and comes back as it was given."""
+    """Write `root/step-NNNNNN`; `progress` is the run's own and comes back as it was given.
+
+    Raises `DiskFailed`.
+    """
     _refuse_non_finite(f"step {step}", dict(model.named_parameters()))
     header = CheckpointHeader(
         step=step,
@@ -47,7 +52,7 @@ def save_checkpoint(
         **{_REFERENCE + name: tensor for name, tensor in state.reference.items()},
         _RNG: torch.get_rng_state(),
     }
-    with new_checkpoint(root, header) as folder:
+    with needed_on_disk(root, SafetensorError), new_checkpoint(root, header) as folder:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         (folder / _STATE).parent.mkdir()

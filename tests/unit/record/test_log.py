@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import errno
 import logging
 from pathlib import Path
 
 import numpy as np
+import pytest
 import structlog
 
-from agentrl.record.jsonl import read_lines
+from agentrl.record.jsonl import AppendFile, read_lines
 from agentrl.record.log import logging_to
 
 
@@ -36,3 +38,22 @@ def test_handlers_are_gone_afterwards(tmp_path: Path) -> None:
     with logging_to(tmp_path / "log.jsonl"):
         pass
     assert logging.getLogger().handlers == before
+
+
+def test_a_disk_that_refuses_lines_is_shown_once_and_the_lines_are_shown_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(AppendFile, "append", refuse)
+    path, shown = tmp_path / "log.jsonl", list[str]()
+    with logging_to(path, print_line=shown.append):
+        for text in ("first", "second"):
+            structlog.get_logger("agentrl.test").warning(text)
+    assert shown == [
+        f"warning: {path} lacks some lines from here on: [Errno 28] No space left on device",
+        "warning: first",
+        "warning: second",
+    ]
+    assert capsys.readouterr().err == ""

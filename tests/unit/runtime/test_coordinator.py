@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ray.exceptions import RayActorError
 
+from agentrl.record.disk import DiskFailed
 from agentrl.runtime import link as links
 from agentrl.runtime.coordinator import Coordinator
 from agentrl.runtime.coordinator_state import CoordinatorState
@@ -236,3 +239,63 @@ async def test_who_starts_late_finds_the_coordinator_that_there_is_by_then(tmp_p
     async with asyncio.timeout(DEADLINE_S):
         await world.play(random.Random(0), num_kills=0)
     assert world.placed[0] == "t0"
+
+
+class FullDisk:
+    """A log that takes nothing more."""
+
+    size = 0
+
+    def append(self, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def close(self) -> None:
+        pass
+
+
+async def on_a_full_disk(log: Path, tick_s: float) -> Coordinator:
+    coordinator = Coordinator(fresh_state(), log, lambda: 1.0, tick_s)
+    await coordinator.ready()
+    coordinator._log.close()
+    full: Any = FullDisk()
+    coordinator._log = full
+    return coordinator
+
+
+async def test_a_full_disk_is_told_by_every_call_from_then_on(tmp_path: Path) -> None:
+    log = tmp_path / "events.jsonl"
+    coordinator = await on_a_full_disk(log, tick_s=1e6)
+    calls: list[Callable[[], Awaitable[object]]] = [
+        lambda: coordinator.tell("driver", 1, [RunStarted()], 0),
+        lambda: coordinator.tell("runner-0", 1, [], 0),
+        lambda: coordinator.listen("driver", 0),
+        lambda: coordinator.hello("runner-0", 0),
+        lambda: coordinator.lost("runner-0"),
+        coordinator.learned,
+        coordinator.frozen,
+    ]
+    for call in calls:
+        with pytest.raises(DiskFailed, match=rf"{log}: .*No space left on device"):
+            await call()
+    coordinator._ticking.cancel()
+
+
+async def test_who_waits_for_a_coordinators_death_hears_of_what_ended_its_clock(
+    tmp_path: Path,
+) -> None:
+    coordinator = await on_a_full_disk(tmp_path / "events.jsonl", tick_s=0.001)
+    with pytest.raises(DiskFailed):
+        await asyncio.wait_for(coordinator.lifeline(), DEADLINE_S)
+
+
+async def test_what_ends_a_link_is_raised_as_itself(tmp_path: Path) -> None:
+    world = World(tmp_path / "events.jsonl", num_groups=1)
+    await world.start()
+    (process,) = world.processes.values()
+    process.coordinator._log.close()
+    full: Any = FullDisk()
+    process.coordinator._log = full
+    world.driver.tell(RunStarted())
+    with pytest.raises(DiskFailed):
+        await asyncio.wait_for(world.driver.run(), DEADLINE_S)
+    process.coordinator._ticking.cancel()

@@ -9,12 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3ForCausalLM
 
 from agentrl.config.sections import TrainSection
 from agentrl.models.tokenizer import byte_tokenizer
-from agentrl.train import checkpoint_folders
+from agentrl.record.disk import DiskFailed
+from agentrl.train import checkpoint, checkpoint_folders
 from agentrl.train.checkpoint import load_checkpoint, save_checkpoint
 from agentrl.train.optimizer import NonFiniteError
 from agentrl.train.trainer import Trainer
@@ -144,3 +146,16 @@ def test_an_optimizer_of_another_model_is_refused(saved: Path, make_model: MakeM
     trainer = Trainer(Qwen3ForCausalLM(config).eval(), SECTION, temperature=1.0)
     with pytest.raises(ValueError, match=r"optimizer state: \d+ tensors are missing, unknown"):
         trainer.load_state(state)
+
+
+def test_a_disk_that_refuses_a_checkpoint_is_named_and_leaves_nothing(
+    tmp_path: Path, make_model: MakeModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(checkpoint, "save_file", refuse)
+    model = make_model()
+    with pytest.raises(DiskFailed, match=rf"{tmp_path}.*No space left on device.*make room"):
+        save(tmp_path, model, Trainer(model, SECTION, temperature=1.0))
+    assert list(tmp_path.iterdir()) == []
