@@ -10,7 +10,8 @@
 
 Every rollout gets a fresh instance and one asyncio task, so state is simply `self`. The runtime
 owns the loop and the tokens; an environment sees messages and turns. Methods a user writes may be
-`def` or `async def`: plain ones run in a thread and may block, async ones must not.
+`def` or `async def`: plain ones run in a thread of their own and may block, async ones must not. A
+plain method that its time-out ended goes on in its thread; one that never returns keeps it.
 
 Invariants
 - A definition that cannot work (a tool without annotations, a reserved name, no `tasks`) is a
@@ -67,7 +68,10 @@ def tool(function: Method) -> Method: ...
 @overload
 def tool(*, serial: bool = False) -> Callable[[Method], Method]: ...
 def tool(function: Any = None, *, serial: bool = False) -> Any:
-    """Let the policy call this method. `serial=True`: never beside another call of its turn."""
+    """Let the policy call this method. `serial=True`: never beside another call of its turn.
+
+    Others of a turn run beside each other, 32 of them at once; what waits is not timed yet.
+    """
 
     def mark(method: Any) -> Any:
         method.agentrl_tool = serial

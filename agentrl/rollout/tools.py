@@ -23,6 +23,9 @@ from agentrl.rollout.usercode import INFRASTRUCTURE, UserCodeError, blaming, cal
 from agentrl.schema import ArgumentError
 from agentrl.types import ToolCall, ToolResult
 
+AT_ONCE = 32
+"""Calls of one turn: however many a policy writes, each begun one may need a thread or a process."""
+
 
 class ToolRunner:
     def __init__(
@@ -45,13 +48,16 @@ class ToolRunner:
     ) -> tuple[ToolResult, ...]:
         """All calls beside each other; one of a serial tool alone, after all before it."""
         results: list[ToolResult] = []
+        at_once = asyncio.Semaphore(AT_ONCE)
+
+        async def answer(requested: ToolCall) -> ToolResult:
+            async with at_once:
+                return await self._timed(env, requested, trajectory_id, turn)
+
         for batch in self._batches(calls):
             try:
                 async with asyncio.TaskGroup() as group:
-                    tasks = [
-                        group.create_task(self._timed(env, call, trajectory_id, turn))
-                        for call in batch
-                    ]
+                    tasks = [group.create_task(answer(requested)) for requested in batch]
             except ExceptionGroup as failed:
                 error = _to_blame(failed)
                 raise error from error.__cause__

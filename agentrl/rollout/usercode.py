@@ -1,6 +1,6 @@
 """Calling what a user wrote: plain or async methods, and whom to blame when one raises.
 
-A plain method runs in a thread. An async one runs on the event loop, which it must not hold: all
+A plain method runs in a thread of its own. An async one runs on the event loop, which it must not hold: all
 other rollouts of the process wait meanwhile. One that does is named in the log.
 
 Invariant: what leaves `call` is the method's result, a `UserCodeError`, or an error of the
@@ -22,6 +22,7 @@ import structlog
 
 from agentrl.engine.engine import EngineError
 from agentrl.judging import JudgeError
+from agentrl.rollout.user_threads import in_thread
 from sandboxes.sandbox import SandboxError
 
 log = structlog.get_logger(__name__)
@@ -42,15 +43,13 @@ async def call(method: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     name = method.__qualname__
 
     def run() -> Any:
-        with blaming(name):
+        with blaming(name):  # here too: no future takes a StopIteration
             return method(*args, **kwargs)
 
-    # also a plain method may return something to wait for
-    result = run() if inspect.iscoroutinefunction(method) else await asyncio.to_thread(run)
-    if not inspect.iscoroutine(result):
-        return result
     with blaming(name):
-        return await watched(result, name)
+        result = run() if inspect.iscoroutinefunction(method) else await in_thread(run, name)
+        # also a plain method may return something to wait for
+        return await watched(result, name) if inspect.iscoroutine(result) else result
 
 
 async def call_within(timeout_s: float, method: Callable[[], Any]) -> Any:
@@ -67,7 +66,7 @@ def blaming(name: str) -> Iterator[None]:
     """What goes wrong in here is the fault of the environment's method `name`."""
     try:
         yield
-    except INFRASTRUCTURE:
+    except (UserCodeError, *INFRASTRUCTURE):
         raise
     except Exception as error:
         raise UserCodeError(name) from error

@@ -10,6 +10,7 @@ import pytest
 from rollout_doubles import Bench, attempt_at
 
 from agentrl import Env, Task, ToolCall, ToolError, Turn, reward, tool
+from agentrl.rollout import tools
 from agentrl.types import Outcome, ToolResult
 from sandboxes.sandbox import SandboxLost
 
@@ -183,3 +184,25 @@ async def test_text_that_is_not_whole_characters_ends_nothing() -> None:
     trajectory = await bench.runner.run(attempt_at(TASK))
     assert trajectory.outcome is Outcome.TRUNCATED
     assert trajectory.turns[0].results[0].text == "tool \udcff"
+
+
+async def test_a_call_that_waits_for_others_of_its_turn_is_not_timed_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tools, "AT_ONCE", 2)
+    running, most = 0, 0
+
+    class Slow(Kit):
+        @tool
+        async def slow(self) -> str:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            await asyncio.sleep(0.05)
+            running -= 1
+            return "done"
+
+    bench = Bench(Slow, [Turn("", [call("slow")] * 8)], limits={"tool_timeout_s": 0.15})
+    trajectory = await bench.runner.run(attempt_at(TASK))
+    assert [r.status for r in trajectory.turns[0].results] == ["ok"] * 8
+    assert most == 2

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 
 import pytest
 from structlog.testing import capture_logs
 
-from agentrl.rollout.usercode import UserCodeError, call, watched
+from agentrl.rollout import user_threads
+from agentrl.rollout.usercode import UserCodeError, call, call_within, watched
 
 
 class Clock:
@@ -66,3 +68,60 @@ async def test_the_error_holds_the_users_traceback() -> None:
 
     with pytest.raises(UserCodeError, match=r"(?s)in .*mistake: Traceback.*KeyError: 'mine'"):
         await call(mistake)
+
+
+async def test_plain_methods_wait_neither_for_each_other_nor_hold_up_anybody_else() -> None:
+    """However few processors there are: the pool that asyncio shares has a few threads more."""
+    everybody = threading.Barrier(200)
+
+    def meet() -> None:
+        everybody.wait(10)
+
+    await asyncio.gather(*(call_within(10, meet) for _ in range(200)))
+
+
+async def test_methods_that_never_return_are_named_once_and_take_no_place_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(user_threads, "GRACE_S", 0.3)
+    end = threading.Event()
+
+    def hang() -> None:
+        end.wait(30)
+
+    def slow() -> None:
+        time.sleep(0.02)
+
+    with capture_logs() as logs:
+        for _ in range(40):
+            with pytest.raises(UserCodeError, match=r"hang, after 0\.001 s"):
+                await call_within(0.001, hang)
+        with pytest.raises(UserCodeError, match="slow, after"):
+            await call_within(0.001, slow)
+        await asyncio.sleep(0.6)
+    assert await call_within(5, lambda: "done") == "done"
+    assert await asyncio.wait_for(asyncio.to_thread(lambda: "the library's own"), 5)
+    named = [log["method"] for log in logs if log["log_level"] == "warning"]
+    assert [name.rpartition(".")[2] for name in named] == ["hang"]
+    end.set()
+
+
+async def test_too_many_that_never_return_are_the_environments_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    end = threading.Event()
+    monkeypatch.setattr(user_threads, "_lost", lost := user_threads.LostCalls())
+    monkeypatch.setattr(user_threads, "MAX_LOST", 3)
+
+    def hang() -> None:
+        end.wait(30)
+
+    for _ in range(3):
+        with pytest.raises(UserCodeError, match="after"):
+            await call_within(0.001, hang)
+    with pytest.raises(UserCodeError, match=r"3 calls .* never returned \(.*hang 3 times\)"):
+        await call(lambda: "never begun")
+    end.set()
+    while lost.names():  # noqa: ASYNC110 - a thread sets no event
+        await asyncio.sleep(0.001)
+    assert await call(lambda: "on") == "on"
