@@ -136,7 +136,8 @@ class Handoffs:
                 pass  # a worker's core stays its own
             case Stage.LOAD:
                 seat.role = order.duty.role
-                version = seat.version = await self._staff.prepare(seat)
+                await self._staff.prepare(seat)
+                version = seat.version
             case Stage.WARM:
                 await self._staff.report(seat)
                 return

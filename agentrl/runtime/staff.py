@@ -60,7 +60,7 @@ class WorkerSeat:
     url: str = ""
     """Of its engine; empty while it serves none."""
     version: int = 0
-    """Of the weights it had when it was made ready."""
+    """Of the weights it has."""
     is_ready: bool = False
     """The process in the seat was reported ready for the seat's role."""
     is_leaving: bool = False
@@ -176,7 +176,7 @@ class Staff:
 
     async def put_to_work(self, seat: WorkerSeat) -> None:
         """Build what the seat's role needs, and report it ready."""
-        seat.version = await self.within_start(seat.worker_id, self.prepare(seat))
+        await self.within_start(seat.worker_id, self.prepare(seat))
         await self.report(seat)
 
     async def placed(self, seat: WorkerSeat) -> None:
@@ -212,23 +212,28 @@ class Staff:
                 "`agentrl train --runs FOLDER`"
             )
 
-    async def prepare(self, seat: WorkerSeat) -> int:
-        """Build what the seat's role needs; returns the version of the weights it has then.
+    async def prepare(self, seat: WorkerSeat) -> None:
+        """Build what the seat's role needs, with the newest weights.
 
         A training worker gets its state when it first takes part in a step.
         """
         match seat.role:
             case Role.ROLLOUT:
-                served: Served = await seat.actor.become_rollout.remote(self._secret)
+                await self._serve(seat, await seat.actor.become_rollout.remote(self._secret))
             case Role.GENRM:
-                served = await seat.actor.become_genrm.remote(self._secret, self._layout.judge)
+                judging = seat.actor.become_genrm.remote(self._secret, self._layout.judge)
+                seat.url, seat.version = await judging
             case Role.TRAINING:
                 await seat.actor.become_training.remote(None)
-                newest: int = await self._store.newest.remote()
-                seat.url = ""
-                return newest
-        seat.url = served.url
-        return served.version
+                seat.url, seat.version = "", await self._store.newest.remote()
+
+    async def _serve(self, seat: WorkerSeat, served: Served) -> None:
+        """Whoever publishes passes over a seat without a url, so what was published until it has
+        one is loaded here."""
+        seat.url, seat.version = served
+        while seat.version < (newest := await self._store.newest.remote()):
+            await seat.actor.load.remote(newest)
+            seat.version = newest
 
     async def report(self, seat: WorkerSeat) -> None:
         """Tell the runners, and then the scheduler, that the seat is ready."""
