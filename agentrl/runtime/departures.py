@@ -19,7 +19,7 @@ import ray
 import structlog
 
 from agentrl.runtime.drains import Drains
-from agentrl.runtime.staff import UNPLACED, WorkerSeat
+from agentrl.runtime.staff import GONE, WorkerSeat
 from agentrl.runtime.trainers import TrainerGroup
 from scheduler.events import Event, PreemptionNotice, Role
 
@@ -52,7 +52,7 @@ class Departures:
                 notices.append(asyncio.create_task(self._drains.of(node_id)))
             await asyncio.wait(notices, return_when=asyncio.FIRST_COMPLETED)
             grace_s = min(notice.result() for notice in notices if notice.done())
-        except UNPLACED:
+        except GONE:
             return
         finally:
             for notice in notices:
@@ -74,10 +74,10 @@ class Departures:
                 await self._hand_over(seat)
         except TimeoutError:
             log.warning("a worker had too little time to leave", worker=seat.worker_id)
-        except UNPLACED:
-            pass  # it has ended already, or found no place any more
+        except GONE:
+            pass  # it or its engine has ended already, or it found no place any more
         ray.kill(process)
-        with suppress(*UNPLACED):
+        with suppress(*GONE):
             await process.lifeline.remote()
 
     async def _hand_over(self, seat: WorkerSeat) -> None:

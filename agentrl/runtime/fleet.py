@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import count
@@ -45,11 +44,11 @@ from agentrl.runtime.reports import TrainedStep, num_tokens
 from agentrl.runtime.runner import Runner
 from agentrl.runtime.seat import Seat
 from agentrl.runtime.sharing import SharedSeats
-from agentrl.runtime.staff import UNPLACED, Staff, WorkerSeat
+from agentrl.runtime.staff import GONE, Staff, WorkerSeat
 from agentrl.runtime.trainers import TrainerGroup, is_of_others
 from agentrl.types import Group
 from scheduler.decisions import Decision, StartStep
-from scheduler.events import BatchReady, Event, Role, StepStarted, WeightsLoaded, WorkerLost
+from scheduler.events import BatchReady, Event, Role, StepStarted, WorkerLost
 
 log = structlog.get_logger(__name__)
 RETRY_S = 0.5
@@ -284,7 +283,8 @@ class Fleet:
         """Returns when every serving worker has the weights; a lost one gets them on its return."""
         await self._trainers.publish(version)
         self._boundary.set()
-        await asyncio.gather(*(self._load(seat, version) for seat in self._in_role(Role.ROLLOUT)))
+        serving = self._in_role(Role.ROLLOUT)
+        await asyncio.gather(*(self._staff.load(seat, version) for seat in serving))
 
     async def take_swap_costs(self) -> list[SwapCost]:
         """What swaps of weights have cost since the last call: one for each worker that serves."""
@@ -333,7 +333,7 @@ class Fleet:
             try:
                 await self._staff.placed(seat)
                 await self._staff.put_to_work(seat)
-            except UNPLACED:
+            except GONE:
                 await asyncio.sleep(RETRY_S)  # lost again: its lifeline fails at once
 
     async def _until_gone(self, seat: WorkerSeat) -> None:
@@ -346,31 +346,9 @@ class Fleet:
                     seat.actor,
                     silence_timeout_s=self._config.runtime.silence_timeout_s,
                 )
-            except UNPLACED as error:
+            except GONE as error:
                 log.warning("a worker is gone", worker=seat.worker_id, reason=in_short(error))
             warned.cancel()
-
-    async def _load(self, seat: WorkerSeat, version: int) -> None:
-        if not seat.url:
-            return  # on its way to this role; it pulls the newest version when it gets there
-        generation, began_s = seat.generation, time.monotonic()
-        try:
-            await seat.actor.load.remote(version)
-        except RayActorError:
-            return  # its successor pulls the newest version when it starts
-        except RayTaskError:
-            if not seat.is_leaving:
-                raise
-            return  # it had no role any more to load them for
-        seat.version = version
-        self._tell(
-            WeightsLoaded(
-                worker_id=seat.worker_id,
-                generation=generation,
-                version=version,
-                seconds=time.monotonic() - began_s,
-            )
-        )
 
     def _in_role(self, role: Role) -> list[WorkerSeat]:
         return [seat for seat in self._present() if seat.role is role]

@@ -19,10 +19,10 @@ from typing import NoReturn
 
 import ray
 import structlog
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import RayTaskError
 
 from agentrl.runtime.failures import in_short
-from agentrl.runtime.staff import Staff, WorkerSeat
+from agentrl.runtime.staff import GONE, Staff, WorkerSeat
 from agentrl.runtime.trainers import TrainerGroup
 from scheduler.decisions import (
     CancelShift,
@@ -114,7 +114,7 @@ class Handoffs:
                     self._note(order)
                 case _:
                     pass  # the process that it was meant for is gone, which is reported elsewhere
-        except RayActorError:
+        except GONE:
             pass  # reported as lost by whoever keeps the seat
         except RayTaskError as error:
             assert isinstance(order, HandoffOrder)

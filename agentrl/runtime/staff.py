@@ -7,6 +7,7 @@ serves may change. Whoever is in a seat is known to the scheduler by the seat's 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
@@ -22,6 +23,7 @@ from agentrl.config.fleet import num_workers
 from agentrl.config.judge import GenRMJudge
 from agentrl.config.run import RunConfig
 from agentrl.config.sections import BucketSection
+from agentrl.engine.engine import EngineError
 from agentrl.record.layout import RunLayout
 from agentrl.runtime.broker import SlotPlace
 from agentrl.runtime.cores import Cores, cores_for
@@ -29,14 +31,14 @@ from agentrl.runtime.dispatch import EngineAddress
 from agentrl.runtime.failures import ProcessLost, RunFailed, in_short
 from agentrl.runtime.link import Actor
 from agentrl.runtime.worker import Served, Worker
-from scheduler.events import Event, Role, WorkerReady
+from scheduler.events import Event, Role, WeightsLoaded, WorkerReady
 
 log = structlog.get_logger(__name__)
 Result = TypeVar("Result")
 START_TRIES = 4
 """Processes in one seat, one after the other, before a launch gives up."""
-UNPLACED = (RayActorError, ActorUnschedulableError)
-"""What a call to a worker raises that is lost, or whose machine is."""
+GONE = (RayActorError, ActorUnschedulableError, EngineError)
+"""What a call to a worker raises that is lost, or whose machine or engine is."""
 
 
 def _set() -> asyncio.Event:
@@ -234,6 +236,25 @@ class Staff:
         while seat.version < (newest := await self._store.newest.remote()):
             await seat.actor.load.remote(newest)
             seat.version = newest
+
+    async def load(self, seat: WorkerSeat, version: int) -> None:
+        """Give a worker that serves the policy new weights; one that serves no more gets none."""
+        if not seat.url:
+            return  # on its way to this role; it takes the newest version when it gets there
+        generation, began_s = seat.generation, time.monotonic()
+        try:
+            await seat.actor.load.remote(version)
+        except GONE:
+            return  # it takes the newest version when it serves again, as does its successor
+        seat.version = version
+        self._tell(
+            WeightsLoaded(
+                worker_id=seat.worker_id,
+                generation=generation,
+                version=version,
+                seconds=time.monotonic() - began_s,
+            )
+        )
 
     async def report(self, seat: WorkerSeat) -> None:
         """Tell the runners, and then the scheduler, that the seat is ready."""

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import ray
 
 from agentrl.config.run import RunConfig
-from agentrl.engine.engine import EngineStats
+from agentrl.engine.engine import EngineError, EngineStats
 from agentrl.engine.swap_cost import SwapCost
 from agentrl.registry import EnvRef
 from agentrl.runtime.cores import Cores, stay_on
@@ -208,9 +208,13 @@ class Worker:
         return Served(self._rollout.url, version)
 
     async def load(self, version: int) -> None:
-        """Swap to these weights, by the run's policy for running turns."""
+        """Swap to these weights, by the run's policy for running turns.
+
+        Raises `EngineError` when the role ends meanwhile.
+        """
         _, weights = await self._pull(version)
-        assert self._rollout is not None
+        if self._rollout is None:
+            raise EngineError(f"weights of version {version}: no policy is served here any more")
         await self._rollout.load(version, weights)
 
     async def take_swap_cost(self) -> SwapCost | None:

@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ray.exceptions import RayActorError, RayTaskError
 
 from agentrl.config.load import load_config
 from agentrl.config.sections import BucketSection
+from agentrl.engine.engine import EngineError
 from agentrl.record.layout import RunLayout
 from agentrl.runtime.staff import Staff, WorkerSeat
 from agentrl.runtime.worker import Served
-from scheduler.events import Event, Role, WorkerReady
+from scheduler.events import Event, Role, WeightsLoaded, WorkerReady
 
 CONFIG = load_config(Path(__file__).parents[3] / "configs" / "quickstart.yaml")
 URL = "ws://there:1"
@@ -42,6 +44,8 @@ class FakeWorker:
         self._store = store
         self.version = 0
         self.num_to_come = 0
+        self.failure: Exception | None = None
+        """Of the next loads."""
         self.become_rollout = Method(self._become_rollout)
         self.load = Method(self._load)
 
@@ -50,6 +54,8 @@ class FakeWorker:
         return Served(URL, self.version)
 
     async def _load(self, version: int) -> None:
+        if self.failure is not None:
+            raise self.failure
         if self.num_to_come:
             self._store.version, self.num_to_come = self._store.version + 1, self.num_to_come - 1
         self.version = version
@@ -85,3 +91,37 @@ async def test_weights_that_age_while_a_worker_starts_are_loaded_before_it_is_re
     (ready,) = bench.told
     assert isinstance(ready, WorkerReady)
     assert ready.policy_version == 3
+
+
+async def test_new_weights_are_told_of_where_they_were_loaded() -> None:
+    bench = Bench()
+    bench.seat.url = URL
+    await bench.staff.load(bench.seat, 2)
+    assert bench.worker.version == bench.seat.version == 2
+    (loaded,) = bench.told
+    assert isinstance(loaded, WeightsLoaded)
+    assert loaded.version == 2
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        RayActorError(),
+        RayTaskError("load", "", EngineError("serves no rollout any more")).as_instanceof_cause(),
+    ],
+)
+async def test_who_serves_no_more_when_new_weights_come_gets_none(failure: Exception) -> None:
+    """Such as a worker on its way to another role, which left while the weights travelled."""
+    bench = Bench()
+    bench.seat.url, bench.worker.failure = URL, failure
+    await bench.staff.load(bench.seat, 2)
+    assert bench.told == []
+    assert bench.seat.version == 0
+
+
+async def test_what_cannot_be_loaded_is_no_loss() -> None:
+    bench = Bench()
+    refused = RayTaskError("load", "lacks a weight", ValueError()).as_instanceof_cause()
+    bench.seat.url, bench.worker.failure = URL, refused
+    with pytest.raises(ValueError, match="lacks a weight"):
+        await bench.staff.load(bench.seat, 2)
