@@ -50,7 +50,10 @@ class Sampler:
             self._top_k = torch.tensor([rows[i].top_k for i in truncated], device=device)
 
     def draw(self, logits: Tensor, draws: Sequence[int]) -> Drawn:
-        """`logits` [N, V]; `draws` [N] counts the tokens each request has drawn before."""
+        """`logits` [N, V]; `draws` [N] counts the tokens each request has drawn before.
+
+        The log-prob of a row whose logits are not finite is not finite either.
+        """
         logits = logits.float()
         if self._temperatures is not None:
             logits = logits / self._temperatures
@@ -63,6 +66,8 @@ class Sampler:
         cumulated = logprobs.exp().cumsum(-1, dtype=torch.float64)
         uniform = torch.from_numpy(uniforms(self._streams, draws)).to(self._device)
         ids = torch.searchsorted(cumulated, uniform[:, None] * cumulated[:, -1:], right=True)
+        # in a row that is not finite it finds no token: the last one's log-prob shows what is wrong
+        ids = ids.clamp_(max=logits.shape[-1] - 1)
         if self._is_greedy is not None:
             ids = torch.where(self._is_greedy, logits.argmax(-1, keepdim=True), ids)
         chosen = logprobs.gather(-1, ids)

@@ -91,6 +91,17 @@ def test_top_k_then_top_p() -> None:
     assert kept(1.0, 100) == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+@pytest.mark.parametrize(
+    "rule", [Sampling(), Sampling(temperature=0), Sampling(top_k=2, top_p=0.5)]
+)
+def test_what_is_not_finite_shows_in_the_logprob(rule: Sampling, bad: float) -> None:
+    logits = torch.tensor([[0.0, bad, 1.0], [0.0, 2.0, 1.0]])
+    drawn = Sampler([rule, rule], CPU).draw(logits, [0, 0])
+    assert np.isnan(drawn.logprobs[0])
+    assert np.isfinite(drawn.logprobs[1])
+
+
 def test_a_large_vocabulary_is_drawn_from_exactly() -> None:
     logits = torch.zeros(1, 150_000)
     sampler = Sampler([Sampling(seed=9)], CPU)

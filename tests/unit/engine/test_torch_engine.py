@@ -288,11 +288,13 @@ async def test_prefill_and_release(engine: TorchEngine, shared_model: PreTrained
         await engine.prefill("s", [])
 
 
-async def test_a_broken_engine_tells_everybody(engine: TorchEngine) -> None:
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(), Sampling(top_k=5, top_p=0.5)])
+async def test_a_broken_engine_tells_everybody(engine: TorchEngine, sampling: Sampling) -> None:
     broken = dict(weights_of(tiny_qwen()))
     broken["model.norm.weight"] = broken["model.norm.weight"] * float("nan")
     tasks = [
-        asyncio.create_task(whole(engine.generate(request(str(i), [i], 200)))) for i in range(6)
+        asyncio.create_task(whole(engine.generate(request(str(i), [i], 200, sampling=sampling))))
+        for i in range(6)
     ]
     await until(engine, running=1)
     await engine.load_weights(8, broken, swap=WeightSwap.CONTINUE)
