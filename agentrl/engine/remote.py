@@ -14,6 +14,7 @@ Invariants
 - A client that is gone has no running requests: they are aborted with its connection.
 - Nobody without the shared secret gets past the handshake.
 - The chunks of a request, and the error that ends it, leave in the order they happened.
+- Where the engine fails, it has failed for good: the connection ends, and its client knows that.
 """
 
 from __future__ import annotations
@@ -87,6 +88,7 @@ class _Connection:
         self._chunks: list[tuple[Any, ...]] = []
         self._answers: list[tuple[Any, ...]] = []
         self._has_news = asyncio.Event()
+        self._has_engine = True
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -111,6 +113,9 @@ class _Connection:
                 await self._socket.send_bytes(orjson.dumps(message))
             except ConnectionError:
                 return  # the reading side ends too, and everything else with it
+            if not (self._has_engine or self._has_news.is_set()):
+                await self._socket.close(code=WSCloseCode.GOING_AWAY)
+                return
 
     async def _handle(self, message: Mapping[str, Any]) -> None:
         if message["op"] == "generate":
@@ -126,7 +131,7 @@ class _Connection:
                 self._chunks.append((name, *columns, chunk.finish_reason, None))
                 self._has_news.set()
         except (RequestError, EngineError) as error:
-            self._chunks.append((name, (), (), (), None, _packed(error)))
+            self._chunks.append((name, (), (), (), None, self._packed(error)))
             self._has_news.set()
 
     async def _answer(self, op: str, number: int, arguments: list[Any]) -> None:
@@ -134,8 +139,14 @@ class _Connection:
             value = await self._call(op, arguments)
             self._answers.append((number, value, None))
         except (RequestError, EngineError) as error:
-            self._answers.append((number, None, _packed(error)))
+            self._answers.append((number, None, self._packed(error)))
         self._has_news.set()
+
+    def _packed(self, error: RequestError | EngineError) -> tuple[str, str]:
+        if isinstance(error, RequestError):
+            return "request", str(error)
+        self._has_engine = False
+        return "engine", str(error)
 
     def _call(self, op: str, arguments: list[Any]) -> Awaitable[object]:
         engine = self._engine
@@ -157,7 +168,3 @@ def _request(fields: dict[str, Any]) -> GenerateRequest:
     sampling = fields.pop("sampling")
     stop_ids = tuple(sampling.pop("stop_ids"))
     return GenerateRequest(**fields, sampling=Sampling(**sampling, stop_ids=stop_ids))
-
-
-def _packed(error: Exception) -> tuple[str, str]:
-    return ("request" if isinstance(error, RequestError) else "engine", str(error))

@@ -11,7 +11,7 @@ How many cores a pass uses is the process's own choice (`torch.set_num_threads`)
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import count
 
 import torch
@@ -53,8 +53,10 @@ class TorchEngine:
         device: str | torch.device = "cpu",
         prefill_tokens: int = 1024,
         policy_version: int = 0,
+        on_broken: Callable[[EngineError], None] | None = None,
     ) -> None:
-        """`prefill_tokens` is the most that one pass computes beside decoding."""
+        """`prefill_tokens` is the most that one pass computes beside decoding. `on_broken` is
+        called when a pass fails: the engine serves nobody any more."""
         check_supported(model, context_tokens)
         nn.Module.to(model, torch.device(device))
         model.eval()
@@ -73,6 +75,8 @@ class TorchEngine:
             prefill_tokens=prefill_tokens,
             policy_version=policy_version,
         )
+        self._on_broken = on_broken
+        self._is_closed = False
         self._streams: dict[str, TokenStream] = {}
         self._prefill_ids = count()
         self._thread = DecodeThread(self._batcher, receive=self._receive, fail=self._fail)
@@ -156,6 +160,7 @@ class TorchEngine:
 
     async def close(self) -> None:
         """Abort what runs and end the thread."""
+        self._is_closed = True
         await self._thread.close()
 
     # ------------------------------------------------------------------ requests
@@ -204,6 +209,8 @@ class TorchEngine:
                     del self._streams[request_id]
 
     def _fail(self, error: EngineError) -> None:
+        if self._on_broken is not None and not self._is_closed:
+            self._on_broken(error)
         for stream in self._streams.values():
             stream.fail(error)
         self._streams.clear()

@@ -36,7 +36,7 @@ from agentrl.runtime.failures import ProcessLost, in_short
 from agentrl.runtime.handoffs import Handoffs
 from agentrl.runtime.keeper import CoordinatorKeeper
 from agentrl.runtime.leases import Leases, tenant_of
-from agentrl.runtime.lifeline import outlive
+from agentrl.runtime.lifeline import end_when_broken, outlive
 from agentrl.runtime.link import Actor
 from agentrl.runtime.parameters import ParameterStore
 from agentrl.runtime.progress import RunProgress
@@ -339,7 +339,10 @@ class Fleet:
     async def _until_gone(self, seat: WorkerSeat) -> None:
         """Returns when the process in the seat has ended, by itself or after a notice."""
         async with asyncio.TaskGroup() as tasks:
-            warned = tasks.create_task(self._departures.heed(seat))
+            ends = [
+                tasks.create_task(self._departures.heed(seat)),
+                tasks.create_task(end_when_broken(seat.worker_id, seat.actor)),
+            ]
             try:
                 await outlive(
                     seat.worker_id,
@@ -348,7 +351,8 @@ class Fleet:
                 )
             except GONE as error:
                 log.warning("a worker is gone", worker=seat.worker_id, reason=in_short(error))
-            warned.cancel()
+            for end in ends:
+                end.cancel()
 
     def _in_role(self, role: Role) -> list[WorkerSeat]:
         return [seat for seat in self._present() if seat.role is role]

@@ -26,7 +26,7 @@ from agentrl.record.disk import needed_on_disk
 from agentrl.registry import EnvRef
 from agentrl.rollout.judge_expert import judge_rows
 from agentrl.runtime.display import WarmupProgress
-from agentrl.runtime.roles import ServedEngine, device
+from agentrl.runtime.roles import OnBroken, ServedEngine, device
 from agentrl.train.warmup import Warmup
 
 
@@ -34,7 +34,9 @@ class GenRMContext(ServedEngine):
     """Serves the judge's weights."""
 
     @classmethod
-    async def start(cls, config: RunConfig, secret: str, host: str, folder: Path) -> Self:
+    async def start(
+        cls, config: RunConfig, secret: str, host: str, folder: Path, on_broken: OnBroken
+    ) -> Self:
         """`folder` is where a judge that was taught lies."""
         section = genrm_of(config)
         loaded = await asyncio.to_thread(_load, config, section, folder)
@@ -43,6 +45,7 @@ class GenRMContext(ServedEngine):
             num_slots=section.slots,
             context_tokens=section.context_tokens,
             device=device(),
+            on_broken=on_broken,
         )
         return await cls.open(engine, host=host, secret=secret)
 

@@ -1,8 +1,9 @@
-"""Notices that a process is gone, or as good as gone: one that hangs is killed, so it can be replaced.
+"""Notices that a process is gone, or as good as gone: such a one is killed, so it can be replaced.
 
 A dead process fails the calls that wait for it. One that is stopped, stuck in a driver or blocked by
 code that never yields fails nothing, and whoever waits for it waits on. So those who keep processes
-ask them now and then, and one that does not answer for long is ended.
+ask them now and then, and one that does not answer for long is ended. So is one that answers, and
+says that the engine it serves has broken.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import NoReturn, TypeVar
 
 import ray
 import structlog
+from ray.exceptions import ActorUnschedulableError, RayActorError
 
 from agentrl.runtime.link import Actor
 
@@ -48,6 +50,16 @@ async def outlive(name: str, actor: Actor, *, silence_timeout_s: float) -> NoRet
             )
     finally:
         life.cancel()
+
+
+async def end_when_broken(name: str, actor: Actor) -> None:
+    """Kill the actor when its engine breaks: a person finds in the log why, others see a death."""
+    try:
+        trace = await actor.broken.remote()
+    except (RayActorError, ActorUnschedulableError):
+        return  # ended by something else
+    log.error("an engine broke; its process is ended", process=name, exception=trace)
+    ray.kill(actor)
 
 
 async def _life(actor: Actor) -> None:

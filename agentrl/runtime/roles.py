@@ -6,18 +6,21 @@ A plain object without Ray: an engine, which has a thread of its own, behind a s
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Self
 
 import torch
 
 from agentrl.config.run import RunConfig
-from agentrl.engine.engine import EngineStats, WeightSwap, WeightUpdate
+from agentrl.engine.engine import EngineError, EngineStats, WeightSwap, WeightUpdate
 from agentrl.engine.remote import EngineServer
 from agentrl.engine.swap_cost import SwapCost
 from agentrl.engine.torch_engine import TorchEngine
 from agentrl.models.load import load_model
 
 DRAIN_POLL_S = 0.02
+OnBroken = Callable[[EngineError], None]
+"""Called when the engine that is served has broken."""
 
 
 class ServedEngine:
@@ -57,7 +60,13 @@ class RolloutContext(ServedEngine):
 
     @classmethod
     async def start(
-        cls, config: RunConfig, secret: str, host: str, version: int, weights: WeightUpdate
+        cls,
+        config: RunConfig,
+        secret: str,
+        host: str,
+        version: int,
+        weights: WeightUpdate,
+        on_broken: OnBroken,
     ) -> Self:
         # beside the loop, which goes on answering: a large model takes minutes
         loaded = await asyncio.to_thread(load_model, config.model, seed=config.seed)
@@ -66,6 +75,7 @@ class RolloutContext(ServedEngine):
             num_slots=config.runtime.slots,
             context_tokens=config.rollout.context_tokens,
             device=device(),
+            on_broken=on_broken,
         )
         await engine.load_weights(version, weights, swap=WeightSwap.REPREFILL)
         context = await cls.open(engine, host=host, secret=secret)

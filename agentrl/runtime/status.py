@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ray.exceptions import ActorUnschedulableError, RayActorError
+from ray.exceptions import RayError
 
 from agentrl.engine.engine import EngineStats
 from agentrl.runtime.link import Actor
@@ -46,7 +46,7 @@ class RunnerStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStatus:
-    """An answer of None: the process is gone, or too busy or stuck to answer in time."""
+    """An answer of None: the process is gone or broken, or too busy or stuck to answer in time."""
 
     coordinator: CoordinatorStatus | None
     runners: Mapping[str, RunnerStatus | None]
@@ -87,7 +87,7 @@ async def _answer(asked: Awaitable[Answer]) -> Answer | None:
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
             return await asked
-    except (TimeoutError, RayActorError, ActorUnschedulableError):
+    except (TimeoutError, RayError):
         return None
 
 

@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 from threading import Event
+from traceback import format_exception
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import ray
@@ -83,6 +84,7 @@ class Worker:
         self._genrm: GenRMContext | None = None
         self._training: TrainingContext | None = None
         self._meeting: Meeting | None = None
+        self._broken: asyncio.Queue[EngineError] = asyncio.Queue()
         self._called_off = Event()
         self._round = self._called_off_round = 0
         self._notice = TerminationNotice()
@@ -102,6 +104,11 @@ class Worker:
     async def lifeline(self) -> None:
         """Never returns: the caller learns of the worker's death by the failure of this call."""
         await asyncio.Event().wait()
+
+    async def broken(self) -> str:
+        """Returns when an engine that was served here has broken, with its traceback: such a
+        process can do no more than end."""
+        return "".join(format_exception(await self._broken.get()))
 
     async def status(self) -> list[EngineStats]:
         """Of the engine that is served here, or none; for people who look on."""
@@ -204,7 +211,9 @@ class Worker:
         await self.leave_role()
         version, weights = await self._pull(None)
         host = ray.util.get_node_ip_address()
-        self._rollout = await RolloutContext.start(self._config, secret, host, version, weights)
+        self._rollout = await RolloutContext.start(
+            self._config, secret, host, version, weights, self._broken.put_nowait
+        )
         return Served(self._rollout.url, version)
 
     async def load(self, version: int) -> None:
@@ -237,7 +246,9 @@ class Worker:
 
         await self.leave_role()
         host = ray.util.get_node_ip_address()
-        self._genrm = await GenRMContext.start(self._config, secret, host, folder)
+        self._genrm = await GenRMContext.start(
+            self._config, secret, host, folder, self._broken.put_nowait
+        )
         return Served(self._genrm.url, version=0)
 
     async def _pull(self, version: int | None) -> tuple[int, dict[str, Any]]:

@@ -305,6 +305,25 @@ async def test_a_broken_engine_tells_everybody(engine: TorchEngine, sampling: Sa
         await engine.stats()
 
 
+async def test_who_made_an_engine_hears_that_it_broke(model: PreTrainedModel) -> None:
+    heard: list[EngineError] = []
+    engine = TorchEngine(model, num_slots=1, context_tokens=CONTEXT_TOKENS, on_broken=heard.append)
+    model.model.norm.weight.data.fill_(float("nan"))
+    with pytest.raises(EngineError):
+        await whole(engine.generate(request("a", [1], 5)))
+    await engine.close()
+    assert ["not finite" in str(error) for error in heard] == [True]
+
+
+async def test_an_engine_that_is_closed_has_not_broken(model: PreTrainedModel) -> None:
+    heard: list[EngineError] = []
+    engine = TorchEngine(model, num_slots=1, context_tokens=CONTEXT_TOKENS, on_broken=heard.append)
+    await whole(engine.generate(request("a", [1], 5)))
+    await engine.close()
+    await asyncio.sleep(0)
+    assert heard == []
+
+
 async def test_a_closed_engine_ends_its_turns_and_refuses_new_ones(model: PreTrainedModel) -> None:
     engine = TorchEngine(model, num_slots=1, context_tokens=CONTEXT_TOKENS)
     tasks = [asyncio.create_task(whole(engine.generate(request(str(i), [i], 200)))) for i in (1, 2)]
