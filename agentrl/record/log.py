@@ -2,13 +2,15 @@
 
 Everything that logs through structlog or the standard library comes here. A line of the file
 holds whatever was logged (see `jsonl`), and a person is shown warnings and worse.
+
+One process writes the file. Others keep their warnings as lines, which it repeats in its own log.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,10 @@ _SHARED: list[Any] = [
 ]
 
 
+_IS_KNOWN = "agentrl_is_known"
+"""Of a record: a person has seen its like."""
+
+
 @contextmanager
 def logging_to(
     path: Path,
@@ -36,22 +42,14 @@ def logging_to(
     print_line: Callable[[str], None] | None = None,
 ) -> Iterator[None]:
     """Inside, everything logged goes to the file at `path` and to `print_line` (default: stderr)."""
-    structlog.configure(
-        processors=[
-            structlog.stdlib.filter_by_level,
-            *_SHARED,
-            ProcessorFormatter.wrap_for_formatter,
-        ],
-        logger_factory=structlog.stdlib.LoggerFactory(),
-        wrapper_class=structlog.stdlib.BoundLogger,
-        cache_logger_on_first_use=False,
-    )
+    _configure()
     show = print_line or _print_to_stderr
     file = _LogFile(path, show)
     handlers = [
         _handler(level, _json_line, file.write),
         _handler(terminal_level, _plain_line, show),
     ]
+    handlers[1].addFilter(lambda record: not getattr(record, _IS_KNOWN, False))
     root = logging.getLogger()
     level_before = root.level
     root.setLevel(level)
@@ -65,6 +63,43 @@ def logging_to(
         root.setLevel(level_before)
         file.close()
         structlog.reset_defaults()
+
+
+def keep_warnings(keep: Callable[[str], None]) -> None:
+    """From now on, `keep` gets what this process logs at warning or worse: lines of JSON, each an
+    event for `repeat`.
+
+    All that it logs goes to stderr as before.
+    """
+    _configure()
+    root = logging.getLogger()
+    root.setLevel(logging.INFO)
+    root.addHandler(_handler(logging.WARNING, _json_line, keep))
+    root.addHandler(_handler(logging.INFO, _plain_line, _print_to_stderr))
+
+
+def repeat(event: Mapping[str, Any], *, process: str, is_known: bool) -> None:
+    """Log what another process logged, as of when and where it did. `is_known`: a person has seen
+    its like, and finds this one in the file."""
+    logging.getLogger(event["logger"]).log(
+        logging.getLevelNamesMapping()[event["level"].upper()],
+        {**event, "process": process},
+        # by these two a formatter knows that it gets an event and no text
+        extra={"_logger": None, "_name": event["level"], _IS_KNOWN: is_known},
+    )
+
+
+def _configure() -> None:
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *_SHARED,
+            ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,
+    )
 
 
 class _LogFile:

@@ -27,6 +27,7 @@ from ray.exceptions import RayActorError
 
 from agentrl.runtime.drains import draining_nodes
 from agentrl.runtime.link import Actor
+from agentrl.runtime.process_logs import LoggingActor
 from scheduler.slices import Ruling, Slices, Slot, Standing, TakeBack, Tenant
 
 log = structlog.get_logger(__name__)
@@ -64,7 +65,7 @@ class Withdrawn(NamedTuple):
 News = Ruling | Withdrawn
 
 
-class FleetBroker:
+class FleetBroker(LoggingActor):
     """Ray actor, detached. `job` in its methods is the calling run."""
 
     def __init__(self, grace_s: float = GRACE_S) -> None:

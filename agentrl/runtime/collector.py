@@ -12,13 +12,17 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+import structlog
+
 from agentrl.rollout.attempt import Attempt
 from agentrl.rollout.contests import is_open
 from agentrl.rollout.groups import GroupBook, Verdict
-from agentrl.runtime.failures import RunFailed
+from agentrl.runtime.failures import RunFailed, message_of
 from agentrl.runtime.tasks import TaskSource, group_name
 from agentrl.types import Group, Task, Trajectory
 from scheduler.events import Event, GroupAccepted, GroupRejected
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
@@ -33,6 +37,12 @@ class Batch:
     """Ended attempts that no group of the batch holds: errors, retries, rejected groups."""
     outcomes: Counter[str] = field(default_factory=Counter)
     """Of every attempt that ended since the batch before."""
+
+    @property
+    def newest_error(self) -> str | None:
+        """Of the dropped ones, without its traceback."""
+        errors = (t.error for t in reversed(self.dropped) if t.error)
+        return next(map(message_of, errors), None)
 
 
 class Collector:
@@ -66,6 +76,8 @@ class Collector:
         self._complete: asyncio.Queue[Group | RunFailed] = asyncio.Queue()
         self._evaluated: asyncio.Queue[Group] = asyncio.Queue()
         self._since_batch = Batch()
+        self._is_loss_known = False
+        """A group that was lost since the last batch has been told of; others say the same."""
         self._contestants: dict[str, set[str]] = {}
         """Group id to the members that a judge is comparing: they count when that is done."""
         self._untrained: dict[str, int] = {}
@@ -74,6 +86,11 @@ class Collector:
     @property
     def cursor(self) -> int:
         return self._source.cursor
+
+    @property
+    def since_batch(self) -> Batch:
+        """What has gathered for the next batch, without its groups."""
+        return self._since_batch
 
     @property
     def untrained(self) -> list[int]:
@@ -125,6 +142,7 @@ class Collector:
             groups.append(complete)
         self._refuse(self._since_batch)  # groups may be complete though most attempts fail
         batch, self._since_batch = self._since_batch, Batch()
+        self._is_loss_known = False
         batch.groups = groups
         for group in groups:
             del self._untrained[group.group_id]
@@ -156,6 +174,7 @@ class Collector:
             self._tell(GroupAccepted(group_id=group.group_id))
             self._complete.put_nowait(group)
         else:
+            self._warn_of_loss(group)
             self._since_batch.dropped += group.trajectories
             del self._untrained[group.group_id]
             self._tell(GroupRejected(group_id=group.group_id))
@@ -163,3 +182,15 @@ class Collector:
                 self._refuse(self._since_batch)
             except RunFailed as failure:
                 self._complete.put_nowait(failure)
+
+    def _warn_of_loss(self, group: Group) -> None:
+        if self._is_loss_known:
+            return
+        self._is_loss_known = True
+        log.warning(
+            "a group lost too many members; others start in its place",
+            group=group.group_id,
+            members=len(group.trajectories),
+            wanted=self._min_group,
+            error=self._since_batch.newest_error,
+        )

@@ -28,6 +28,7 @@ from agentrl.record.disk import needed_on_disk
 from agentrl.record.jsonl import AppendFile
 from agentrl.runtime.coordinator_state import CoordinatorState
 from agentrl.runtime.mail import Mail
+from agentrl.runtime.process_logs import LoggingActor
 from agentrl.runtime.status import CoordinatorStatus
 from scheduler.events import Event, Failed, FailureKind, Tick
 from scheduler.replay import LogEntry, replayed_lines
@@ -36,7 +37,7 @@ LAST_GENERATION = 1 << 30
 """Above every generation that a lost runner can have used."""
 
 
-class Coordinator:
+class Coordinator(LoggingActor):
     """Ray actor. `name` in its methods is the calling process: the driver's or a runner's."""
 
     def __init__(

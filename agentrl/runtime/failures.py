@@ -38,6 +38,14 @@ class StopRequested(Exception):
     """Everything up to the last step is saved."""
 
 
+def message_of(trace: str) -> str:
+    """Of an error that is kept as text, with its traceback or without: the line that names it."""
+    lines = trace.strip().splitlines()
+    frames = [number for number, line in enumerate(lines) if line.startswith('  File "')]
+    after = lines[frames[-1] + 1 :] if frames else lines
+    return next((line for line in after if not line.startswith("    ")), "")
+
+
 def in_short(error: BaseException) -> str:
     """The first line: Ray goes on at length, with advice that does not fit a process of ours."""
     return str(error).partition("\n")[0]

@@ -39,6 +39,7 @@ from agentrl.runtime.leases import Leases, tenant_of
 from agentrl.runtime.lifeline import end_when_broken, outlive
 from agentrl.runtime.link import Actor
 from agentrl.runtime.parameters import ParameterStore
+from agentrl.runtime.process_logs import ProcessLogs
 from agentrl.runtime.progress import RunProgress
 from agentrl.runtime.reports import TrainedStep, num_tokens
 from agentrl.runtime.runner import Runner
@@ -84,13 +85,16 @@ class Fleet:
         waiting: Callable[[str], AbstractContextManager[None]],
         progressed: Callable[[], None],
         on_replaced: Callable[[], None],
+        logs: ProcessLogs,
     ) -> None:
         """`announce` tells the runners of an engine; `waiting` and `progressed` tell the watchdog;
-        `on_replaced` hears of every process that is started in the place of one that has ended."""
+        `on_replaced` hears of every process that is started in the place of one that has ended;
+        `logs` follows all of them."""
         self._config = config
         self._layout = layout
         self._coordinator = coordinator
         self._tell = tell
+        self._logs = logs
         self._secret = secrets.token_urlsafe(32)
         store = ray.remote(ParameterStore)
         self._store = store.options(num_cpus=0, scheduling_strategy=near_the_driver()).remote()
@@ -103,6 +107,7 @@ class Fleet:
             announce=announce,
             waiting=waiting,
             on_replaced=on_replaced,
+            follow=logs.follow,
         )
         self._trainers = TrainerGroup(config, self._store, layout.checkpoints)
         self._starts: asyncio.Queue[StartStep] = asyncio.Queue()
@@ -117,7 +122,7 @@ class Fleet:
         self._runner_numbers = count()
         self._sharing: SharedSeats | None = None
         if config.runtime.share is not None:
-            leases = Leases(tenant_of(config, config.runtime.share), self._store)
+            leases = Leases(tenant_of(config, config.runtime.share), self._store, logs)
             self._sharing = SharedSeats(
                 leases=leases,
                 at_least=fewest_workers(config),
@@ -162,6 +167,7 @@ class Fleet:
             place = in_turn(next(self._runner_numbers))
             made = ray.remote(Runner).options(num_cpus=0, scheduling_strategy=place)
             runner: Actor = made.remote(*makings)
+            self._logs.follow(name, runner)
             try:
                 await self._staff.within_start(name, runner.ready.remote())
                 break

@@ -44,12 +44,14 @@ class CoordinatorKeeper:
         *,
         tick_s: float,
         on_lost: Callable[[], None],
+        follow: Callable[[str, Actor], None],
     ) -> None:
-        """`scheduler` is fresh."""
+        """`scheduler` is fresh; `follow` is told of each process that is started."""
         self.address = CoordinatorAddress(f"coordinator-{secrets.token_hex(8)}", 0)
         self._log = layout.events
         self._tick_s = tick_s
         self._on_lost = on_lost
+        self._follow = follow
         whole = AppendFile(self._log)
         self._kept = CoordinatorState(scheduler=scheduler, log_bytes=whole.size).frozen()
         whole.close()
@@ -63,6 +65,7 @@ class CoordinatorKeeper:
         living one from going on."""
         while True:
             self._actor = self._start()
+            self._follow("coordinator", self._actor)
             try:
                 await self._begin()
                 self._is_there.set()

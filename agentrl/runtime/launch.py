@@ -38,9 +38,10 @@ from agentrl.runtime.link import Actor, CoordinatorLink
 from agentrl.runtime.loop import TrainingLoop
 from agentrl.runtime.metrics import Scrape
 from agentrl.runtime.metrics_endpoint import MetricsEndpoint
+from agentrl.runtime.process_logs import ProcessLogs
 from agentrl.runtime.progress import NO_CHECKPOINT, RunProgress, Standing
 from agentrl.runtime.recorder import Recorder
-from agentrl.runtime.reports import refuse_failing_env
+from agentrl.runtime.reports import refuse_failing_env, since_batch
 from agentrl.runtime.runners import RunnerPool
 from agentrl.runtime.scheduling import (
     make_scheduler,
@@ -101,10 +102,12 @@ class Launch:
             if not self._layout.costs.exists():
                 self._display.phase("measuring what work costs here")
             costs = await asyncio.to_thread(_costs, config, self._layout.costs)
+        self._logs = ProcessLogs()
         coordinator = CoordinatorKeeper(
             make_scheduler(config, costs),
             self._layout,
             tick_s=tick_s(config),
+            follow=self._logs.follow,
             on_lost=lambda: self._endpoint.metrics.restarted("coordinator"),
         )
         self._link = CoordinatorLink(coordinator.address, "driver", self._on_decision)
@@ -136,6 +139,7 @@ class Launch:
             waiting=self._watchdog.waiting,
             progressed=self._watchdog.progressed,
             on_replaced=lambda: self._endpoint.metrics.restarted("worker"),
+            logs=self._logs,
         )
         self._inquiry = Inquiry(
             coordinator.status, runners=self._runners.processes, workers=self._fleet.processes
@@ -150,6 +154,7 @@ class Launch:
                 self._link.run(),
                 self._watchdog.watch(),
                 self._runners.run(),
+                self._logs.run(),
                 drains.watch(),
                 self._heed_own_drain(drains),
                 *self._fleet.lines(),
@@ -214,6 +219,7 @@ class Launch:
                     await close()
             except TimeoutError:
                 log.warning("some processes did not close in time", timeout_s=CLOSING_TIMEOUT_S)
+        await self._logs.fetch_rest()
 
     # ------------------------------------------------------------------------------- the parts
 
@@ -283,7 +289,8 @@ class Launch:
         await self._runners.connect(seat.address)
 
     async def _waits(self) -> list[str]:
-        return waits_of(await self._inquiry.make())
+        ended = since_batch(self._collector.since_batch)
+        return [*ended, *waits_of(await self._inquiry.make())]
 
     async def _scrape(self) -> Scrape:
         return Scrape(

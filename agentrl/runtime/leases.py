@@ -19,8 +19,9 @@ from ray.exceptions import RayActorError
 from agentrl.config.fleet import fewest_workers, num_workers
 from agentrl.config.run import RunConfig
 from agentrl.config.sections import ShareSection
-from agentrl.runtime.broker import News, Withdrawn, open_broker
+from agentrl.runtime.broker import NAME, News, Withdrawn, open_broker
 from agentrl.runtime.link import Actor
+from agentrl.runtime.process_logs import ProcessLogs
 from scheduler.slices import Grant, Slot, Tenant
 
 log = structlog.get_logger(__name__)
@@ -31,9 +32,10 @@ RETRY_S = 0.5
 class Leases:
     """`run()` must be running for news to come."""
 
-    def __init__(self, tenant: Tenant, lifeline: Actor) -> None:
+    def __init__(self, tenant: Tenant, lifeline: Actor, logs: ProcessLogs) -> None:
         self._tenant = tenant
         self._lifeline = lifeline
+        self._logs = logs
         self._broker: Actor | None = None
         self._held: set[Slot] = set()
         self._news: asyncio.Queue[News] = asyncio.Queue()
@@ -51,6 +53,7 @@ class Leases:
 
     async def _listen(self) -> NoReturn:
         broker = open_broker()
+        self._logs.follow(NAME, broker, from_now=True)
         await broker.join.remote(self._tenant, self._lifeline, sorted(self._held))
         self._broker = broker
         while True:

@@ -164,6 +164,15 @@ def _sampled(groups: Sequence[Group]) -> Iterator[tuple[Trajectory, Any]]:
                         yield trajectory, segment
 
 
+def since_batch(batch: Batch) -> list[str]:
+    """What became of attempts that a batch waits for, in a line; none while none has ended."""
+    if not batch.outcomes:
+        return []
+    counts = ", ".join(f"{count} {kind}" for kind, count in batch.outcomes.most_common())
+    error = f"; the newest error: {batch.newest_error}" if batch.newest_error else ""
+    return [f"attempts that ended since the last batch: {counts}{error}"]
+
+
 def refuse_failing_env(batch: Batch, *, max_error_fraction: float, min_attempts: int) -> None:
     """Raise `FailingEnv` when too large a share of at least `min_attempts` attempts failed."""
     failed = {kind: batch.outcomes[kind] for kind in _FAILURES if batch.outcomes[kind]}

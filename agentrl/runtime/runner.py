@@ -32,6 +32,7 @@ from agentrl.runtime.boxes import first_spec, open_pool, try_out
 from agentrl.runtime.dispatch import CoordinatedDispatcher, EngineAddress, Serving
 from agentrl.runtime.judges import open_roles
 from agentrl.runtime.link import CoordinatorAddress, CoordinatorLink
+from agentrl.runtime.process_logs import LoggingActor
 from agentrl.runtime.progress import Standing, is_spent
 from agentrl.runtime.status import NUM_OLDEST, RunnerStatus
 from agentrl.types import Group, Trajectory
@@ -44,7 +45,7 @@ POLL_S = 10.0
 FLUSH_EVERY_S = 0.5
 
 
-class Runner:
+class Runner(LoggingActor):
     """Ray actor. Its driver polls `ended`; the failure of that call is the runner's death."""
 
     def __init__(

@@ -89,8 +89,8 @@ class WorkerSeat:
 class Staff:
     """`announce` tells the runners of an engine before the scheduler may place turns on it.
 
-    `waiting` names a wait to the watchdog; `on_replaced` hears of every process that is started in
-    the place of one that has ended.
+    `waiting` names a wait to the watchdog; `follow` is told of every process that is started, and
+    `on_replaced` of those that are in the place of one that has ended.
     """
 
     def __init__(
@@ -104,6 +104,7 @@ class Staff:
         announce: Callable[[WorkerSeat], Awaitable[None]],
         waiting: Callable[[str], AbstractContextManager[None]],
         on_replaced: Callable[[], None],
+        follow: Callable[[str, Actor], None],
     ) -> None:
         self._config = config
         self._layout = layout
@@ -113,6 +114,7 @@ class Staff:
         self._announce = announce
         self._waiting = waiting
         self._on_replaced = on_replaced
+        self._follow = follow
 
     def seats(self, posts: Sequence[tuple[Role, BucketSection]], *, pin: bool) -> list[WorkerSeat]:
         """A seat for each role and kind of worker; nobody sits there yet."""
@@ -132,6 +134,7 @@ class Staff:
             options = {"num_cpus": 0, "scheduling_strategy": place}
         worker = ray.remote(Worker).options(**options)
         seat.actor = worker.remote(self._config, self._store, seat.cores, seat.bucket.cores, gpu)
+        self._follow(seat.worker_id, seat.actor)
         seat.url = ""
 
     def replace_process(self, seat: WorkerSeat) -> None:

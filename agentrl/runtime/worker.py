@@ -30,6 +30,7 @@ from agentrl.runtime.cores import Cores, stay_on
 from agentrl.runtime.display import WarmupProgress
 from agentrl.runtime.link import Actor
 from agentrl.runtime.notice import TerminationNotice
+from agentrl.runtime.process_logs import LoggingActor
 from agentrl.runtime.progress import RunProgress
 from agentrl.runtime.reports import GradientShare
 from agentrl.runtime.seat import Seat
@@ -57,7 +58,7 @@ class Served(NamedTuple):
     version: int
 
 
-class Worker:
+class Worker(LoggingActor):
     """Ray actor."""
 
     def __init__(

@@ -1,13 +1,14 @@
 """Processes that live and do nothing: what hangs is replaced, and a run that stands still says why."""
 
 import copy
+import re
 import signal
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from training import SMALL, Training
+from training import SMALL, Training, whole_lines
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -46,6 +47,29 @@ def test_an_environment_that_never_returns_ends_the_run_and_is_named(tmp_path: P
     assert left_behind(children) == []
 
 
+def test_a_run_whose_boxes_are_gone_says_so_and_so_does_its_log(tmp_path: Path) -> None:
+    (tmp_path / "stuck.py").write_text(STUCK)
+    training = Training(
+        tmp_path,
+        config(
+            env={"name": "stuck.py:Stuck", "options": {}},
+            warmup={"steps": 0},
+            rollout={"trajectory_timeout_s": 15, "tool_timeout_s": 15},
+            runtime={"stall_timeout_s": 60},
+        ),
+    )
+    training.wait_for(lambda: "eval after step 0" in training.text)
+    (tmp_path / "lose").touch()
+    assert training.wait() == STALLED, training.text
+    assert re.search(
+        r"since the last batch: .*\d+ infra_error.*newest error: .*SandboxLost: no engine any more",
+        training.text,
+    )
+    lines = whole_lines(training.run / "log.jsonl")
+    losses = [line for line in lines if line["event"].startswith("a group lost too many members")]
+    assert losses[-1]["error"].endswith("SandboxLost: no engine any more")
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", ["Worker", "Runner"])
 def test_processes_that_are_stopped_are_replaced_and_the_run_goes_on(
@@ -67,6 +91,7 @@ import time
 from itertools import count
 from pathlib import Path
 from agentrl import Env, Task, Turn, reward
+from sandboxes.sandbox import SandboxLost
 
 HERE = Path(__file__).parent
 
@@ -78,6 +103,8 @@ class Stuck(Env):
     async def start(self):
         while (HERE / "stick").exists():
             time.sleep(1)  # in an async function: nothing else of its process runs meanwhile
+        if (HERE / "lose").exists():
+            raise SandboxLost("no engine any more")
         return "go"
 
     @reward

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from training import SMALL, Training, shared_memory_of
+from training import SMALL, Training, shared_memory_of, whole_lines
 
 from agentrl.config.load import load_config
 from agentrl.runtime.scheduling import make_scheduler
@@ -144,6 +144,13 @@ def test_an_environment_that_raises_and_scores_nonsense_does_not_end_the_run(
     assert outcomes["env_error"] > 0
     assert outcomes["unscored"] > 0
     assert outcomes["finished"] + outcomes.get("truncated", 0) > 0
+    (told, *_) = [
+        line
+        for line in whole_lines(training.run / "log.jsonl")
+        if line["event"].startswith("a method held the event loop")
+    ]
+    assert (told["process"], told["method"]) == ("runner-0", "Wild.start")
+    assert training.text.count("a method held the event loop") == 1
 
 
 def test_an_environment_that_only_raises_stops_the_run_and_shows_why(tmp_path: Path) -> None:
@@ -158,6 +165,7 @@ def test_an_environment_that_only_raises_stops_the_run_and_shows_why(tmp_path: P
 
 
 WILD = """
+import time
 from itertools import count
 from agentrl import Env, Task, Turn, reward
 
@@ -171,6 +179,8 @@ class Wild(Env):
     async def start(self):
         if self.always_raises or self.rng.random() < 0.2:
             raise RuntimeError("the wild one")
+        if self.task.id.endswith("0"):
+            time.sleep(0.3)
         return "go"
 
     @reward

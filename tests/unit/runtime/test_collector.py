@@ -2,13 +2,14 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from structlog.testing import capture_logs
 
 from agentrl.config.sections import OutcomesSection
 from agentrl.rollout.attempt import Attempt
 from agentrl.rollout.groups import GroupBook
 from agentrl.runtime.collector import Collector
-from agentrl.runtime.failures import FailingEnv
-from agentrl.runtime.reports import refuse_failing_env
+from agentrl.runtime.failures import FailingEnv, message_of
+from agentrl.runtime.reports import refuse_failing_env, since_batch
 from agentrl.runtime.tasks import TaskSource
 from agentrl.types import Entry, Group, Outcome, Task, Trajectory
 from scheduler.events import Event, GroupAccepted, GroupRejected
@@ -173,3 +174,31 @@ async def test_an_environment_that_fails_too_often_ends_a_run_whose_groups_go_on
     assert [type(e) for e in desk.told] == [GroupAccepted, GroupAccepted]
     with pytest.raises(FailingEnv, match=r"of 6 attempts .*\(4 env_error\).*\nenv_error: the wild"):
         await desk.collector.batch(2)
+
+
+async def test_what_starves_a_batch_is_told_once_and_counted() -> None:
+    desk = Desk()
+    assert since_batch(desk.collector.since_batch) == []
+    desk.admit(2)
+    with capture_logs() as logged:
+        while desk.out:
+            desk.end(desk.out[0], Outcome.INFRA_ERROR)
+    assert [type(e) for e in desk.told] == [GroupRejected, GroupRejected]
+    (warning,) = logged
+    assert warning["error"] == "infra_error: the wild one"
+    assert since_batch(desk.collector.since_batch) == [
+        "attempts that ended since the last batch: 8 infra_error; "
+        "the newest error: infra_error: the wild one"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("its machine was taken away", "its machine was taken away"),
+        ('Traceback:\n  File "x"\n    y()\n    ^^^\nBoxLost: no\n  docker\n', "BoxLost: no"),
+        ("", ""),
+    ],
+)
+def test_the_message_of_an_error_is_what_follows_its_traceback(text: str, message: str) -> None:
+    assert message_of(text) == message

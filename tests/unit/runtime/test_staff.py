@@ -29,6 +29,7 @@ class FakeStaff(Staff):
             announce=unused,
             waiting=lambda name: nullcontext(),
             on_replaced=self._count,
+            follow=unused,
         )
 
     def _count(self) -> None:
