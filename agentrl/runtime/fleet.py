@@ -277,13 +277,10 @@ class Fleet:
         return trained
 
     def _replicas(self, start: StartStep) -> dict[str, Actor]:
-        """Without those that were lost since they were named; others may sit in their seats."""
+        """Without those that were lost since they were named, or are leaving; others may sit in
+        their seats."""
         named = (self._seats[name] for name in start.workers)
-        return {
-            seat.worker_id: seat.actor
-            for seat in named
-            if seat.is_ready and seat.role is Role.TRAINING
-        }
+        return {seat.worker_id: seat.actor for seat in named if seat.can_train}
 
     async def publish(self, version: int) -> None:
         """Returns when every serving worker has the weights; a lost one gets them on its return."""

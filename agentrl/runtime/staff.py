@@ -82,6 +82,12 @@ class WorkerSeat:
         )
 
     @property
+    def can_train(self) -> bool:
+        """In a step that begins now. The state of one that is leaving may rest already, and what it
+        learned after that would end with it."""
+        return self.is_ready and not self.is_leaving and self.role is Role.TRAINING
+
+    @property
     def accelerators(self) -> tuple[str, ...]:
         return (self.slot,) if self.slot else tuple(f"core{core}" for core in self.cores)
 

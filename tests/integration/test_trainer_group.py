@@ -189,6 +189,7 @@ async def test_the_state_rests_while_nobody_trains_and_can_be_saved_then(
     await bench.group.leave("a")
     await bench.replicas["a"].leave_role.remote()
     ray.kill(bench.replicas["a"])
+    assert await bench.train(2) is None, "all who were named for it have left"
     await bench.group.checkpoint(RunProgress(step=1))
     folder = latest_checkpoint(bench.checkpoints)
     assert folder is not None

@@ -106,6 +106,21 @@ async def test_a_training_worker_leaves_between_two_steps(monkeypatch: pytest.Mo
     assert bench.done == ["notice", "worker-0 leaves the trainers", "leave_role", "killed"]
 
 
+async def test_who_leaves_takes_no_part_in_a_step_that_begins_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its state may rest already, and what it learned after that would end with its process."""
+    bench = Bench(Role.TRAINING, monkeypatch)
+    bench.seat.is_ready = True
+    assert bench.seat.can_train
+    leaving = asyncio.create_task(bench.departures.leave(bench.seat, 30.0))
+    await asyncio.sleep(0)
+    assert bench.done == ["notice"]
+    assert not bench.seat.can_train
+    bench.boundary.set()
+    await leaving
+
+
 async def test_who_has_too_little_time_ends_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(Role.TRAINING, monkeypatch)
     await bench.departures.leave(bench.seat, 0.05)
