@@ -103,6 +103,8 @@ class SandboxPool:
         """A box for each spec, all of them or an error; give each back with `release`."""
         if self._is_closed:
             raise SandboxError("the pool is closed")
+        for spec in specs:  # what that takes is no wait for others' boxes
+            await self.backend.prepare(spec)
         started = self._clock()
         try:
             async with asyncio.timeout(self._acquire_timeout_s):

@@ -177,6 +177,14 @@ class SandboxBackend(Protocol):
         """Of boxes of this spec, which may name a runtime; without one, of an ordinary box."""
         ...
 
+    async def prepare(self, spec: SandboxSpec) -> None:
+        """Get what boxes of this spec need and the machine lacks, such as an image.
+
+        May take minutes, and goes on for the next caller when this one gives up. `create` does it
+        too, where nobody has. Raises `SandboxError`.
+        """
+        ...
+
     async def create(self, spec: SandboxSpec) -> Sandbox:
         """A fresh box with its files in place.
 

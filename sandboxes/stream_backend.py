@@ -29,6 +29,9 @@ class StreamBackend(abc.ABC):
     def new_host(self, spec: SandboxSpec) -> BoxHost:
         """A box that is not started yet."""
 
+    async def prepare(self, spec: SandboxSpec) -> None:  # noqa: B027  # most need nothing
+        pass
+
     async def create(self, spec: SandboxSpec) -> StreamSandbox:
         spec.refuse_allow_list(self.name)
         try:

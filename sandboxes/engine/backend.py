@@ -51,9 +51,14 @@ class DockerBackend(StreamBackend):
     def new_host(self, spec: SandboxSpec) -> ContainerBox:
         return ContainerBox(self, spec, boxd(self.engine.kind, spec))
 
+    async def prepare(self, spec: SandboxSpec) -> None:
+        await self.images.get(spec.image)
+
     async def create(self, spec: SandboxSpec) -> StreamSandbox:
+        spec.refuse_allow_list(self.name)
         if self._reaper is None:
             self._reaper = asyncio.create_task(self._reap_for_ever())
+        await self.prepare(spec)  # before the time in which a box must start
         if spec.image not in self._without_python:
             try:
                 return await super().create(spec)
@@ -148,6 +153,7 @@ class DockerBackend(StreamBackend):
                 await self.reap()
         except* SandboxError as e:
             log.warning("could not remove all boxes, the next run does or `gc`: %s", e.exceptions)
+        await self.images.close()
         await self.engine.close()
 
 

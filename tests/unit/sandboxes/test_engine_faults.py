@@ -9,14 +9,16 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from sandboxes import SandboxError, SandboxLost, SandboxSpec
+from sandboxes import SandboxError, SandboxLost, SandboxPool, SandboxSpec
 from sandboxes.box import StreamSandbox
 from sandboxes.boxd import frames
 from sandboxes.bundle import boot_bytes
+from sandboxes.engine import images
 from sandboxes.engine.backend import DockerBackend
 from sandboxes.engine.connection import Address, Engine
 from sandboxes.ownership import this_process
@@ -34,6 +36,8 @@ class FakeEngine:
         self.containers: set[str] = set()
         self.attached: asyncio.StreamWriter | None = None
         self.requests: list[str] = []
+        self.has_image = True
+        self.may_pull = asyncio.Event()
         self.on_event: Callable[[str], None] = lambda event: None
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -62,6 +66,10 @@ class FakeEngine:
         match method, path.split("/"):
             case _, ["version"] | ["info"]:
                 reply(writer, 200, {"ApiVersion": "1.41", "CgroupVersion": "2"})
+            case _, ["images", "create"]:
+                await self.pull(writer)
+            case _, ["images", _, "json"] if not self.has_image:
+                reply(writer, 404, {"message": "No such image"})
             case _, ["images", _, "json"]:
                 reply(writer, 200, {"Config": {"WorkingDir": ""}})
             case _, ["containers", "create"]:
@@ -90,6 +98,19 @@ class FakeEngine:
     def listed(self, name: str) -> dict[str, object]:
         labels = {"agentrl.backend": self.backend_id, "agentrl.owner": str(this_process())}
         return {"Id": name, "Names": [f"/{name}"], "Labels": labels, "Created": 0, "State": "x"}
+
+    async def pull(self, writer: asyncio.StreamWriter) -> None:
+        """Says that it is at it until it may end, or nobody listens."""
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        while not self.may_pull.is_set():
+            writer.write(chunk({"status": "Downloading"}))
+            await writer.drain()
+            await asyncio.sleep(0.02)
+        if self.fault == "pull breaks off":
+            writer.write(chunk({"error": "unexpected EOF"}))
+        else:
+            self.has_image = True
+        writer.write(b"0\r\n\r\n")
 
     async def create(self, target: str, writer: asyncio.StreamWriter) -> None:
         if self.fault == "create refused":
@@ -129,6 +150,11 @@ class FakeEngine:
                     writer.write(stdout(bytes([byte])))
 
 
+def chunk(said: object) -> bytes:
+    data = json.dumps(said).encode() + b"\r\n"
+    return f"{len(data):x}\r\n".encode() + data + b"\r\n"
+
+
 def stdout(data: bytes) -> bytes:
     return b"\1\0\0\0" + len(data).to_bytes(4, "big") + data
 
@@ -160,6 +186,83 @@ async def backend(engine: FakeEngine, tmp_path: Path) -> AsyncIterator[DockerBac
     engine.backend_id = backend.backend_id
     yield backend
     await backend.close()
+
+
+@pytest.fixture
+def no_image(engine: FakeEngine) -> FakeEngine:
+    engine.has_image = False
+    return engine
+
+
+async def test_an_image_may_take_longer_than_a_box_may_to_start(
+    no_image: FakeEngine, backend: DockerBackend
+) -> None:
+    backend.start_timeout_s = 0.5
+    creation = asyncio.create_task(backend.create(SPEC))
+    await asyncio.sleep(1.0)
+    assert not creation.done()
+    no_image.may_pull.set()
+    async with asyncio.timeout(20), await creation as box:
+        assert await box.alive()
+
+
+async def test_nor_does_a_lease_run_out_of_time_meanwhile(
+    no_image: FakeEngine, backend: DockerBackend
+) -> None:
+    pool = SandboxPool(backend, acquire_timeout_s=0.5)
+    leasing = asyncio.create_task(pool.acquire(SPEC))
+    await asyncio.sleep(1.0)
+    no_image.may_pull.set()
+    async with asyncio.timeout(20):
+        pool.release(await leasing)
+        await pool.aclose()
+
+
+async def test_an_image_is_pulled_once_whoever_gives_up_waiting(
+    no_image: FakeEngine, backend: DockerBackend
+) -> None:
+    for _ in range(12):  # more than the engine has threads
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(backend.create(SPEC), 0.05)
+    no_image.may_pull.set()
+    async with asyncio.timeout(20), await backend.create(SPEC):
+        assert sum("images/create" in request for request in no_image.requests) == 1
+
+
+@pytest.mark.parametrize("fault", ["pull breaks off", "pull is endless"])
+async def test_an_image_that_cannot_be_pulled_says_what_to_do(
+    no_image: FakeEngine, backend: DockerBackend, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(images, "PULL_TIMEOUT_S", 0.5)
+    no_image.fault = fault
+    if fault == "pull breaks off":
+        no_image.may_pull.set()
+    reason = "unexpected EOF" if fault == "pull breaks off" else r"not within 0\.5 s"
+    for _ in range(2):
+        with pytest.raises(SandboxError, match=rf"'some-image'.*{reason}.*docker/build-base\.sh"):
+            await asyncio.wait_for(backend.create(SPEC), 20)
+    no_image.fault = ""
+    no_image.may_pull.set()
+    async with asyncio.timeout(20), await backend.create(SPEC):
+        pass
+
+
+async def test_no_image_is_pulled_for_a_box_that_is_refused(
+    no_image: FakeEngine, backend: DockerBackend
+) -> None:
+    with pytest.raises(ValueError, match="network allow-list"):
+        await backend.create(replace(SPEC, network=("example.com",)))
+    assert not any("images" in request for request in no_image.requests)
+
+
+async def test_a_pull_does_not_keep_a_backend_from_closing(
+    no_image: FakeEngine, backend: DockerBackend
+) -> None:
+    creation = asyncio.create_task(backend.create(SPEC))
+    while "POST images/create" not in no_image.requests:  # noqa: ASYNC110  # no event there
+        await asyncio.sleep(0.01)
+    creation.cancel()
+    await asyncio.wait_for(backend.close(), 20)
 
 
 async def test_frames_in_any_pieces_are_put_together(

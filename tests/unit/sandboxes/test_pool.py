@@ -57,6 +57,8 @@ class MemoryBackend:
         self.made: list[MemoryBox] = []
         self.failures: list[Exception] = []
 
+    async def prepare(self, spec: SandboxSpec) -> None: ...
+
     async def create(self, spec: SandboxSpec) -> MemoryBox:
         self.num_creating += 1
         self.peak_creating = max(self.peak_creating, self.num_creating)
