@@ -36,7 +36,7 @@ from agentrl.runtime.failures import ProcessLost, in_short
 from agentrl.runtime.handoffs import Handoffs
 from agentrl.runtime.keeper import CoordinatorKeeper
 from agentrl.runtime.leases import Leases, tenant_of
-from agentrl.runtime.lifeline import end_when_broken, outlive
+from agentrl.runtime.lifeline import end_when_broken, outlive, patiently
 from agentrl.runtime.link import Actor
 from agentrl.runtime.parameters import ParameterStore
 from agentrl.runtime.process_logs import ProcessLogs
@@ -95,6 +95,8 @@ class Fleet:
         self._coordinator = coordinator
         self._tell = tell
         self._logs = logs
+        self._waiting = waiting
+        self._progressed = progressed
         self._secret = secrets.token_urlsafe(32)
         store = ray.remote(ParameterStore)
         self._store = store.options(num_cpus=0, scheduling_strategy=near_the_driver()).remote()
@@ -173,6 +175,14 @@ class Fleet:
                 break
             except ActorUnschedulableError:
                 log.info("a runner's node leaves, since a moment ago", runner=name)
+        with self._waiting(f"the first boxes of {name}, whose image may have to be pulled"):
+            await patiently(
+                name,
+                runner,
+                runner.make_boxes.remote(),
+                silence_timeout_s=self._config.runtime.silence_timeout_s,
+                progressed=self._progressed,
+            )
         for seat in self._seats.values():
             if seat.url:
                 await runner.connect.remote(seat.address)

@@ -9,7 +9,7 @@ says that the engine it serves has broken.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import NoReturn, TypeVar
 
 import ray
@@ -35,6 +35,31 @@ async def answer_or_kill(
         )
         ray.kill(actor)
         return None
+
+
+async def patiently(
+    name: str,
+    actor: Actor,
+    work: Awaitable[Result],
+    *,
+    silence_timeout_s: float,
+    progressed: Callable[[], None],
+) -> Result:
+    """What a call comes to that may take very long, and has a limit of its own.
+
+    It counts as progress while the actor, which has `node_id`, answers other calls beside it. One
+    that does not is killed, and that raises `RayActorError`.
+    """
+    working = asyncio.ensure_future(work)
+    try:
+        while not working.done():
+            asked = actor.node_id.remote()
+            if await answer_or_kill(name, actor, asked, silence_timeout_s=silence_timeout_s):
+                progressed()
+            await asyncio.wait({working}, timeout=silence_timeout_s / 4)
+        return working.result()
+    finally:
+        working.cancel()
 
 
 async def outlive(name: str, actor: Actor, *, silence_timeout_s: float) -> NoReturn:

@@ -71,17 +71,13 @@ class Runner(LoggingActor):
         self._pool: SandboxPool | None = None
 
     async def ready(self) -> None:
-        """Load the environment, make the first boxes, and start listening to the coordinator."""
+        """Load the environment, and start listening to the coordinator."""
         config = self._config
-        env_class = self._env.load()
+        self._env_class = env_class = self._env.load()
         self._closing = AsyncExitStack()
         self._pool = pool = await self._closing.enter_async_context(
             open_pool(config.sandbox, env_class, run_id=config.name)
         )
-        spec = first_spec(env_class)
-        if pool is not None and spec is not None:
-            await try_out(pool, spec)
-            pool.prewarm([spec] * config.sandbox.pool_size)
         self._roles = await open_roles(config, self._dispatcher, self._closing)
         self._rollouts = RolloutRunner(
             env_class=env_class,
@@ -106,6 +102,13 @@ class Runner(LoggingActor):
         self._broken = asyncio.get_running_loop().create_future()
         self._listening = asyncio.create_task(self._link.run())
         self._flushing = asyncio.create_task(self._flush())
+
+    async def make_boxes(self) -> None:
+        """The first ones, which may have to wait for their image to be pulled."""
+        spec = first_spec(self._env_class)
+        if self._pool is not None and spec is not None:
+            await try_out(self._pool, spec)
+            self._pool.prewarm([spec] * self._config.sandbox.pool_size)
 
     async def node_id(self) -> str:
         """Ray's name of the machine it is on."""
