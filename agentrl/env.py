@@ -144,6 +144,7 @@ class Env:
     """Base class of all environments. Annotated class attributes with defaults are options."""
 
     system: str | None = None
+    """What opens each conversation, before that which `start()` returns; None: nothing does."""
     max_turns: int = 1
     """Policy calls of one rollout; `start()` may set another number on `self`."""
     sandbox_spec: SandboxSpec | None = None
@@ -235,6 +236,7 @@ class Env:
 
     @property
     def sandbox(self) -> Sandbox:
+        """The box of this rollout. Raises `NoSandbox` when it has none."""
         if self.box is None:
             raise NoSandbox(
                 f"{type(self).__name__} has no box here; set `sandbox_spec` or `sandbox_for` to get one"

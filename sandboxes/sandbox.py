@@ -97,7 +97,14 @@ class Capabilities:
 
 
 class Sandbox(Protocol):
-    """One box; serves one rollout and is deleted. Paths are relative to the workdir or absolute."""
+    """One box; serves one rollout and is deleted. Paths are relative to the workdir or absolute.
+
+    All methods but `alive` and `close` raise `SandboxLost` when the box is gone, or goes meanwhile.
+    Those of files raise `OSError` for what the box's file system refuses (`FileNotFoundError`,
+    `IsADirectoryError`, `PermissionError`, no space left ...) and `UnsafePath` for a path with `..` or
+    over a link, and for what is no plain file. In an image without python3 they need its `tar` and
+    `head`, and raise `Unsupported` where there are none.
+    """
 
     spec: SandboxSpec
     sandbox_id: str
@@ -125,18 +132,37 @@ class Sandbox(Protocol):
         """
         ...
 
-    async def read(self, path: str) -> bytes: ...
-    async def read_text(self, path: str) -> str: ...
-    async def write(self, path: str, data: bytes | str) -> None: ...
+    async def read(self, path: str) -> bytes:
+        """What a plain file holds. Over 64 MiB it is an `OSError` (EFBIG)."""
+        ...
+
+    async def read_text(self, path: str) -> str:
+        """As `read`; bytes that are not UTF-8 are replaced, so that they raise nothing."""
+        ...
+
+    async def write(self, path: str, data: bytes | str) -> None:
+        """Make a file, and the folders on the way to it, or replace what it holds.
+
+        Text is written as UTF-8; what that cannot express (half of a surrogate pair) is a
+        `UnicodeEncodeError`. A write that fails may leave the file cut.
+        """
+        ...
 
     async def upload(self, files: Mapping[str, str | bytes] | Path) -> None:
-        """Put a mapping of paths to contents, or a local tree, under the workdir."""
+        """Put a mapping of paths to contents, or a local tree, under the workdir.
+
+        `ValueError` for over 10 000 files or 256 MiB. An upload that fails leaves what was put
+        before.
+        """
         ...
 
     async def download(
         self, path: str = ".", *, max_bytes: int = 64 * 1024 * 1024
     ) -> dict[str, bytes]:
-        """Plain files under `path`, keyed by path relative to it; links are not followed."""
+        """Plain files under `path`, keyed by path relative to it; links are not followed.
+
+        Over `max_bytes`, or 10 000 files, it is an `OSError` (EFBIG); `NotADirectoryError` for a file.
+        """
         ...
 
     async def spawn(
@@ -162,8 +188,18 @@ class Sandbox(Protocol):
         """
         ...
 
-    async def alive(self) -> bool: ...
-    async def close(self) -> None: ...
+    async def alive(self) -> bool:
+        """Whether the box answers, within five seconds; one that does not is deleted."""
+        ...
+
+    async def close(self) -> None:
+        """Delete the box and end all that runs in it. May be called again.
+
+        A caller who is cancelled does not stop that. Raises `SandboxError` or `OSError` when the
+        box could not be deleted.
+        """
+        ...
+
     async def __aenter__(self) -> Self: ...
     async def __aexit__(self, *exc: object) -> None: ...
 
