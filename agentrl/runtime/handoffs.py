@@ -108,8 +108,7 @@ class Handoffs:
                 case HandoffOrder() if order.generation == seat.generation:
                     await self._stage(seat, order)
                 case HandoffEnded(outcome=Outcome.ROLLED_BACK):
-                    seat.generation = order.generation
-                    await self._staff.report(seat)
+                    await self._serve_again(seat, order)
                 case HandoffEnded():
                     self._note(order)
                 case _:
@@ -149,6 +148,12 @@ class Handoffs:
                 version=version,
             )
         )
+
+    async def _serve_again(self, seat: WorkerSeat, ended: HandoffEnded) -> None:
+        if seat.generation >= ended.generation:
+            return  # its process was lost meanwhile: who follows reports when it is ready
+        seat.generation = ended.generation
+        await self._staff.report(seat)
 
     def _restart(self, seat: WorkerSeat, order: HandoffOrder) -> None:
         """End the process; whoever keeps the seat starts another one in the role it has then."""
