@@ -127,13 +127,17 @@ class Slices:
     # ----------------------------------------------------------------------- jobs come and go
 
     def join(self, t: float, tenant: Tenant, *, held: Iterable[Slot] = ()) -> list[Slot]:
-        """A job begins, or says again what it wants and holds after the books were lost.
+        """A job begins, or says again what it wants and holds after the books, or something that
+        it said, may have been lost. What it does not hold any more it has given back.
 
         Returns those slots of `held` that it cannot have: they are gone, or somebody else's.
         """
         self._settle_accounts(t)
+        held = list(held)
         account = self._accounts.setdefault(tenant.job, _Account(tenant))
         account.tenant = tenant
+        for slot in sorted(account.held.difference(held)):
+            self.give_back(t, tenant.job, slot, is_parked=False)
         free = self._free()
         refused = []
         for slot in held:

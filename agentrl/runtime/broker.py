@@ -10,6 +10,8 @@ nothing in its first seconds, so that no slot is given away whose holder has not
 Invariants
 - A run's slots are free when it says so, or when its lifeline breaks: an actor that Ray ends with
   the run, as it ends the run's workers. Silence alone frees nothing.
+- News reaches a run once, whatever answer is lost on the way: it is kept until the run says that it
+  has it.
 - A slot of a node that is about to be taken away is granted to nobody. Runs that hold one see to
   leaving it by themselves; it is their slot until they have.
 """
@@ -19,16 +21,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple
+from contextlib import suppress
+from typing import Any, NamedTuple, NoReturn
 
 import ray
 import structlog
-from ray.exceptions import RayActorError
+from ray.exceptions import ActorUnavailableError, RayActorError
 
 from agentrl.runtime.drains import draining_nodes
 from agentrl.runtime.link import Actor
 from agentrl.runtime.process_logs import LoggingActor
-from scheduler.slices import Ruling, Slices, Slot, Standing, TakeBack, Tenant
+from scheduler.slices import Grant, Ruling, Slices, Slot, Standing, TakeBack, Tenant
 
 log = structlog.get_logger(__name__)
 
@@ -39,6 +42,8 @@ START_S = 120.0
 SETTLING_S = 3.0
 TICK_S = 1.0
 POLL_S = 2.0
+RETRY_S = 0.5
+"""Before a run whose lifeline broke for a moment is asked again."""
 LINGER_S = 10.0
 """Without a run, before it ends."""
 
@@ -65,6 +70,35 @@ class Withdrawn(NamedTuple):
 News = Ruling | Withdrawn
 
 
+class _Mailbox:
+    """News for one run, numbered after what it had received from others."""
+
+    def __init__(self, received: int) -> None:
+        self._received = received
+        self._kept: list[News] = []
+        self._is_new = asyncio.Event()
+
+    def put(self, news: News) -> None:
+        self._kept.append(news)
+        self._is_new.set()
+
+    def after(self, received: int) -> list[News]:
+        """The run has all up to this one; what came since."""
+        if received > self._received:  # not so when the caller has given up waiting
+            del self._kept[: received - self._received]
+            self._received = received
+        return list(self._kept)
+
+    async def wait(self, received: int) -> list[News]:
+        """What comes next; empty when nothing does for a while."""
+        if not self.after(received):
+            self._is_new.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(POLL_S):
+                    await self._is_new.wait()
+        return self.after(received)
+
+
 class FleetBroker(LoggingActor):
     """Ray actor, detached. `job` in its methods is the calling run."""
 
@@ -73,46 +107,48 @@ class FleetBroker(LoggingActor):
         self._draining: Collection[str] = ()
         """Nodes."""
         self._closing: frozenset[Slot] = frozenset()
-        self._mail: dict[str, asyncio.Queue[News]] = {}
+        self._mail: dict[str, _Mailbox] = {}
         self._lifelines: dict[str, asyncio.Task[None]] = {}
         self._started_t = self._alone_since_t = time.monotonic()
         self._overdue: set[TakeBack] = set()
         self._ticking: asyncio.Task[None] | None = None
 
-    async def join(self, tenant: Tenant, lifeline: Actor, held: Sequence[Slot]) -> None:
-        """A run begins, or goes on with a new broker. `lifeline` has a method of that name."""
+    async def join(
+        self, tenant: Tenant, lifeline: Actor, held: Sequence[Slot], received: int
+    ) -> None:
+        """A run begins, or goes on with a new broker or after something may have been lost.
+
+        `held` and `received`: what the run holds by the news that it has received, up to this
+        number. `lifeline` has a method of that name.
+        """
         if self._ticking is None:
             self._ticking = asyncio.create_task(self._tick())
         await self._look_at_nodes()
         self._slices.add_slots(time.monotonic(), self._closing.intersection(held))
-        self._mail.setdefault(tenant.job, asyncio.Queue())
-        for slot in self._slices.join(time.monotonic(), tenant, held=held):
-            self._mail[tenant.job].put_nowait(Withdrawn(slot))
+        mail = self._mail.setdefault(tenant.job, _Mailbox(received))
+        on_its_way = [n.slot for n in mail.after(received) if isinstance(n, Grant)]
+        for slot in self._slices.join(time.monotonic(), tenant, held=[*held, *on_its_way]):
+            mail.put(Withdrawn(slot))
         if tenant.job not in self._lifelines:
             watching = asyncio.create_task(self._watch(tenant.job, lifeline))
             self._lifelines[tenant.job] = watching
         self._rule()
 
-    async def listen(self, job: str) -> list[News]:
-        """The next news for the caller; empty when there were none for a while."""
-        mail = self._mail[job]
-        try:
-            async with asyncio.timeout(POLL_S):
-                news = [await mail.get()]
-        except TimeoutError:
-            return []
-        while not mail.empty():
-            news.append(mail.get_nowait())
-        return news
+    async def listen(self, job: str, received: int) -> list[News] | None:
+        """The next news for the caller; empty when there were none for a while, and None when it
+        has to join (again) first."""
+        return await self._mail[job].wait(received) if job in self._mail else None
 
     async def begun(self, job: str) -> None:
         """The run works on all slots that it holds."""
-        self._slices.begun(time.monotonic(), job)
+        if job in self._mail:
+            self._slices.begun(time.monotonic(), job)
 
     async def give_back(self, job: str, slot: Slot) -> None:
         """The weights that the run had there stay in the node's memory while nothing newer comes."""
-        self._slices.give_back(time.monotonic(), job, slot, is_parked=True)
-        self._rule()
+        if job in self._mail:
+            self._slices.give_back(time.monotonic(), job, slot, is_parked=True)
+            self._rule()
 
     async def leave(self, job: str) -> None:
         """The run has let go of all it held."""
@@ -136,6 +172,14 @@ class FleetBroker(LoggingActor):
     # ---------------------------------------------------------------------------------- parts
 
     async def _tick(self) -> None:
+        try:
+            await self._tick_on()
+        except Exception:
+            log.exception("the broker cannot go on; another one takes over")
+            await asyncio.sleep(TICK_S)  # for the runs to hear of it
+            ray.get_runtime_context().current_actor.move.remote()
+
+    async def _tick_on(self) -> NoReturn:
         while True:
             await asyncio.sleep(TICK_S)
             await self._look_at_nodes()
@@ -156,7 +200,7 @@ class FleetBroker(LoggingActor):
         if now - self._started_t < SETTLING_S:
             return
         for ruling in self._slices.decide(now):
-            self._mail[ruling.job].put_nowait(ruling)
+            self._mail[ruling.job].put(ruling)
             log.info(
                 "asked for" if isinstance(ruling, TakeBack) else "granted",
                 job=ruling.job,
@@ -170,23 +214,31 @@ class FleetBroker(LoggingActor):
         self._overdue = overdue
 
     async def _look_at_nodes(self) -> None:
-        slots = slots_of(await asyncio.to_thread(ray.nodes))
-        self._draining = await asyncio.to_thread(draining_nodes)
+        try:
+            slots = slots_of(await asyncio.to_thread(ray.nodes))
+            self._draining = await asyncio.to_thread(draining_nodes)
+        except Exception as error:  # noqa: BLE001 - Ray raises of many kinds when it is in trouble
+            log.warning("the cluster did not say which nodes it has", error=repr(error))
+            return  # they count as they were until it does
         now = time.monotonic()
         gone = self._slices.slots - slots
         if gone:
             for standing in self._slices.standings(now):
                 for slot in gone.intersection(standing.held):
-                    self._mail[standing.tenant.job].put_nowait(Withdrawn(slot))
+                    self._mail[standing.tenant.job].put(Withdrawn(slot))
             self._slices.remove_slots(now, gone)
         self._closing = frozenset(s for s in slots if SlotPlace.of(s).node_id in self._draining)
         self._slices.add_slots(now, slots - self._closing)
 
     async def _watch(self, job: str, lifeline: Actor) -> None:
-        try:
-            await lifeline.lifeline.remote()
-        except RayActorError:
-            log.warning("a run is dead; its slots are free", job=job)
+        while True:
+            try:
+                await lifeline.lifeline.remote()
+            except ActorUnavailableError:
+                await asyncio.sleep(RETRY_S)  # it may live, and work on its slots
+            except RayActorError:
+                break
+        log.warning("a run is dead; its slots are free", job=job)
         del self._lifelines[job]
         self._forget(job)
 

@@ -3,6 +3,7 @@
 Invariants
 - What the broker is told when it has to be started anew is what this run really holds: a slot counts
   from its grant until the run gave it back or learned that it is gone.
+- After anything that the broker may not have heard, all of that is declared anew.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import NoReturn
 
 import ray
 import structlog
-from ray.exceptions import RayActorError
+from ray.exceptions import ActorUnavailableError, RayActorError
 
 from agentrl.config.fleet import fewest_workers, num_workers
 from agentrl.config.run import RunConfig
@@ -38,6 +39,8 @@ class Leases:
         self._logs = logs
         self._broker: Actor | None = None
         self._held: set[Slot] = set()
+        self._received = 0
+        """Number of the newest news."""
         self._news: asyncio.Queue[News] = asyncio.Queue()
         self.heard_t = time.monotonic()
         """When the broker answered last."""
@@ -46,21 +49,31 @@ class Leases:
         while True:
             try:
                 await self._listen()
+            except ActorUnavailableError:
+                log.info("the line to the fleet's broker broke for a moment")
             except RayActorError:
                 log.warning("the fleet's broker was lost; looking for another")
-                self._broker = None
+            self._broker = None
             await asyncio.sleep(RETRY_S)
 
-    async def _listen(self) -> NoReturn:
+    async def _listen(self) -> None:
+        """Until the broker has forgotten the run, or may have missed what it was told."""
         broker = open_broker()
         self._logs.follow(NAME, broker, from_now=True)
-        await broker.join.remote(self._tenant, self._lifeline, sorted(self._held))
+        declared = set(self._held)
+        await broker.join.remote(self._tenant, self._lifeline, sorted(declared), self._received)
         self._broker = broker
-        while True:
-            for news in await broker.listen.remote(self._tenant.job):
+        for slot in declared - self._held:
+            await self.give_back(slot)  # which was not possible in the meantime
+        while self._broker is broker:
+            heard: list[News] | None = await broker.listen.remote(self._tenant.job, self._received)
+            if heard is None:
+                return
+            self.heard_t = time.monotonic()
+            for news in heard:
                 self._note(news)
                 self._news.put_nowait(news)
-            self.heard_t = time.monotonic()
+            self._received += len(heard)
 
     def _note(self, news: News) -> None:
         match news:
@@ -81,8 +94,10 @@ class Leases:
         """Nothing runs there any more."""
         self._held.discard(slot)
         if self._broker is not None:
-            with suppress(RayActorError):  # its successor is told what is held
+            try:
                 await self._broker.give_back.remote(self._tenant.job, slot)
+            except RayActorError:
+                self._broker = None  # it, or its successor, is told what is held
 
     async def begun(self) -> None:
         """There is work on every slot that is held."""

@@ -107,10 +107,13 @@ class ProcessLogs:
         """Events, by what they say."""
 
     def follow(self, name: str, actor: Actor, *, from_now: bool = False) -> None:
-        """For whoever has just started the process, and has called nothing else of it.
+        """For whoever has just started the process, and has called nothing else of it. One that is
+        followed already goes on being so.
 
         `from_now`: it is older than that, and what it logged before is not this run's.
         """
+        if name in self._followed and self._followed[name].actor == actor:
+            return
         followed = _Followed(name, actor, None if from_now else 0)
         self._followed[name] = followed
         self._new.put_nowait(followed)

@@ -241,6 +241,19 @@ def test_jobs_declare_what_they_hold_after_the_books_were_lost() -> None:
     assert slices.join(0.0, tenant("c", 3), held=[*held["a"], "gone"]) == [*held["a"], "gone"]
 
 
+def test_what_a_job_does_not_declare_any_more_is_free_and_was_given_back() -> None:
+    slices = Slices(grace_s=GRACE_S)
+    slices.add_slots(0.0, ["slot0", "slot1"])
+    slices.join(0.0, tenant("a", 2))
+    slices.decide(0.0)
+    slices.join(20.0, tenant("b", 1))
+    (asked,) = slices.decide(20.0)
+    (kept,) = {"slot0", "slot1"} - {asked.slot}
+    assert slices.join(21.0, tenant("a", 2), held=[asked.slot]) == []
+    assert slices.decide(21.0) == (Grant(job="b", slot=kept, is_warm=False),)
+    assert slices.overdue(1000.0) == []
+
+
 def test_equal_calls_give_equal_rulings() -> None:
     def rulings() -> list[Grant | TakeBack]:
         fleet = Fleet(5, [tenant("a", 5), tenant("b", 4, weight=2.0), tenant("c", 2, at_least=2)])
