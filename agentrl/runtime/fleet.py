@@ -347,7 +347,8 @@ class Fleet:
                 await self._staff.placed(seat)
                 await self._staff.put_to_work(seat)
             except GONE:
-                await asyncio.sleep(RETRY_S)  # lost again: its lifeline fails at once
+                ray.kill(seat.actor)  # so that its lifeline fails, if only the line to it broke
+                await asyncio.sleep(RETRY_S)
 
     async def _until_gone(self, seat: WorkerSeat) -> None:
         """Returns when the process in the seat has ended, by itself or after a notice."""
@@ -364,6 +365,7 @@ class Fleet:
                 )
             except GONE as error:
                 log.warning("a worker is gone", worker=seat.worker_id, reason=in_short(error))
+                ray.kill(seat.actor)  # where only the line to it broke, it would work on
             for end in ends:
                 end.cancel()
 

@@ -71,6 +71,7 @@ class CoordinatorKeeper:
                 self._is_there.set()
                 await beside(self._actor.lifeline.remote(), self._keep_state())
             except RayActorError:
+                ray.kill(self._actor)  # where only the line to it broke, two would write one log
                 log.warning("the coordinator was lost; another one goes on from its log")
                 self._on_lost()
             self._is_there.clear()

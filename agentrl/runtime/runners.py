@@ -196,7 +196,10 @@ class RunnerPool:
                     tasks.create_task(self._see_off(name, runner, out, life, grace_s))
 
     async def _fetch(self, name: str, runner: Actor, out: dict[str, Attempt]) -> str:
-        """Bring back what has ended, until the runner is gone; returns what is known of that."""
+        """Bring back what has ended, until the runner is gone; returns what is known of that.
+
+        One whose answer was lost is ended: so is what it had to say, and others play its attempts.
+        """
         try:
             while True:
                 ended = await answer_or_kill(
@@ -209,6 +212,7 @@ class RunnerPool:
                     out.pop(trajectory.trajectory_id, None)
                     self._on_returned(trajectory)
         except RayActorError as error:
+            ray.kill(runner)
             return in_short(error)
 
     async def _notice(self, runner: Actor) -> float | None:

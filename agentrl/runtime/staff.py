@@ -144,8 +144,11 @@ class Staff:
         seat.url = ""
 
     def replace_process(self, seat: WorkerSeat) -> None:
-        """As `start_process`, where the seat's last one has ended."""
+        """As `start_process`, where the seat's last one has ended, or cannot be reached any more: it
+        must not go on beside the next."""
         self._on_replaced()
+        if seat.actor is not None:
+            ray.kill(seat.actor)
         self.start_process(seat)
 
     async def persist(

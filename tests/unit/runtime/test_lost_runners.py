@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import ray
-from ray.exceptions import RayActorError
+from ray.exceptions import ActorUnavailableError, RayActorError
 from sample_trajectories import make_trajectory
 
 from agentrl.rollout.attempt import Attempt
@@ -236,4 +236,23 @@ async def test_what_a_runner_has_left_when_its_time_is_up_goes_on_elsewhere(
     assert bench.first.is_killed
     assert bench.lost == ["runner-0"]
     assert bench.moved == [old]
+    running.cancel()
+
+
+async def test_a_runner_whose_answer_is_lost_is_ended_before_others_play_what_it_had(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    is_broken = asyncio.Event()
+
+    async def breaks() -> list[Trajectory]:
+        await is_broken.wait()
+        raise ActorUnavailableError("for a moment", None)
+
+    bench = Leaving(monkeypatch)
+    bench.first.ended = Method(breaks)
+    running = asyncio.create_task(bench.pool.run())
+    old = await bench.play_on_the_first()
+    is_broken.set()
+    await bench.until(lambda: bench.second.submitted == [old])
+    assert bench.first.is_killed
     running.cancel()

@@ -6,7 +6,8 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
-from ray.exceptions import ActorUnschedulableError, RayActorError
+import ray
+from ray.exceptions import ActorUnavailableError, ActorUnschedulableError, RayActorError
 
 from agentrl.config.sections import BucketSection
 from agentrl.runtime.failures import ProcessLost
@@ -73,3 +74,19 @@ async def test_a_slot_whose_machine_goes_at_the_start_ends_the_launch_at_once() 
     with pytest.raises(ProcessLost, match="the machine of worker-0 left the cluster"):
         await staff.persist(seat_on("node-a/cpu0"), is_on_a_lost_machine)
     assert staff.num_started == 1
+
+
+async def test_who_cannot_be_reached_is_ended_before_another_sits_in_the_seat(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended: list[object] = []
+    monkeypatch.setattr(ray, "kill", ended.append)
+    staff, seat = FakeStaff(), seat_on()
+    seat.actor = "the first one"
+
+    async def breaks_once(seat: WorkerSeat) -> None:
+        if staff.num_started == 0:
+            raise ActorUnavailableError("for a moment", None)
+
+    await staff.persist(seat, breaks_once)
+    assert ended == ["the first one"]
