@@ -21,8 +21,9 @@ The contract with a driver
 - A GenRM request is `Submitted(role=GENRM)`, then one `TurnReady`, `TurnFinished`, `Finished`.
 - `BatchReady` is answered, then or later, by one `StartStep`, when its training workers are there.
 - `Shift` and `HandoffOrder` are carried out and reported (scheduler.decisions says how); `Requeue`
-  with reason `shift` is the same to a runner as one after a loss. Deadlines of handoffs are acted on
-  with `Tick`, so a driver whose workers shift must send it.
+  with reason `shift` is the same to a runner as one after a loss.
+- Deadlines of handoffs are acted on with `Tick`, and workers that were rejected are tried again with
+  it, so a driver whose workers shift or may be rejected must send it.
 - `Cut` gives an attempt up, under admission policies that over-sample; it is answered by `Failed`.
 - `Restored`, first of all on a resumed run, brings back what `save` gave; it is part of the log, so
   the log of a launch replays by itself.

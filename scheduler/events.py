@@ -41,6 +41,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+REJECTED_S = 5.0
+"""How long a worker gets no turns after a place on it was rejected."""
+
 
 class Role(StrEnum):
     """What a worker does now."""
@@ -200,7 +203,7 @@ class PlaceRejected(TrajectoryEvent):
     """The driver did not apply a `Place`: the worker had left, or has another generation.
 
     The turn waits again under the same generation; the worker gets nothing until its next
-    `WorkerReady`.
+    `WorkerReady`, or until `REJECTED_S` have passed: others may reach what one runner does not.
     """
 
     turn: int

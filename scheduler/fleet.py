@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from scheduler.events import Role, WorkerReady
+from scheduler.events import REJECTED_S, Role, WorkerReady
 from scheduler.views import WorkerView
 
 Key = tuple[str, str]
@@ -27,8 +27,14 @@ class _Worker:
     running: dict[Key, int] = field(default_factory=dict)
     """Context tokens by turn in a slot."""
     is_closed: bool = False
-    """It is leaving, or rejected a placement: nothing goes here until it reports ready again."""
+    """It is leaving: nothing goes here until it reports ready again."""
+    rejected_t: float | None = None
+    """When a placement here was rejected; nothing goes here for a while after that."""
     view: WorkerView | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return not self.is_closed and self.rejected_t is None
 
     def snapshot(self) -> WorkerView:
         if self.view is None:
@@ -61,7 +67,7 @@ class Fleet:
         self.num_changes = 0
         """Rises with everything that a placement could depend on."""
         self.num_member_changes = 0
-        """Rises when a worker comes, goes or is closed."""
+        """Rises when a worker comes, goes, is closed or open again."""
 
     def ready(self, event: WorkerReady) -> list[Key]:
         """Bring a worker into service; returns the turns that its older generation was running."""
@@ -86,10 +92,18 @@ class Fleet:
             self._workers[worker_id].policy_version = version
             self._changed(worker_id)
 
-    def suspect(self, worker_id: str, generation: int) -> None:
-        """Place nothing on this generation of the worker any more."""
+    def rejected(self, t: float, worker_id: str, generation: int) -> None:
+        """Place nothing on this generation of the worker for a while."""
         if self._is_current(worker_id, generation):
-            self.close(worker_id)
+            self._workers[worker_id].rejected_t = t
+            self._members_changed()
+
+    def tick(self, t: float) -> None:
+        """Try workers again that were rejected long enough ago."""
+        for worker in self._workers.values():
+            if worker.rejected_t is not None and t - worker.rejected_t >= REJECTED_S:
+                worker.rejected_t = None
+                self._members_changed()
 
     def close(self, worker_id: str) -> None:
         """Place nothing on a worker any more; what runs there goes on."""
@@ -114,7 +128,7 @@ class Fleet:
         return [
             (worker.snapshot(), worker.since_t)
             for worker in self._workers.values()
-            if not worker.is_closed
+            if worker.is_open
         ]
 
     def take(self, key: Key, worker: WorkerView, context_tokens: int) -> None:
@@ -148,7 +162,7 @@ class Fleet:
         return [
             worker
             for worker in self._workers.values()
-            if (worker.ready.role, worker.ready.job) == side and not worker.is_closed
+            if (worker.ready.role, worker.ready.job) == side and worker.is_open
         ]
 
     @property

@@ -6,7 +6,7 @@ The checker reads a log from outside, shares no code with the scheduler's books,
 - an attempt begins once, ends once, and nothing of an ended one is answered;
 - a trajectory holds at most one slot; a worker never runs more turns than it has slots;
 - a turn is placed only on a worker that serves its role and job, under its current generation, and
-  on none that is leaving; what is requeued had lost its worker, or its worker leaves;
+  on none that is leaving or was just rejected; what is requeued had lost its worker, or its worker leaves;
 - a context never shrinks within an attempt: tokens survive the loss of a worker;
 - a tool call runs once and its result is taken once;
 - events of an old generation change nothing: they are answered by nothing;
@@ -36,6 +36,7 @@ from scheduler.decisions import (
     StartStep,
 )
 from scheduler.events import (
+    REJECTED_S,
     Event,
     Failed,
     Finished,
@@ -75,7 +76,9 @@ class _Serving:
     ready: WorkerReady
     running: set[str] = field(default_factory=set)
     is_closed: bool = False
-    """It rejects turns, or is leaving."""
+    """It is leaving."""
+    shunned_until_t: float = 0.0
+    """It was rejected."""
 
 
 class InvariantChecker:
@@ -157,7 +160,7 @@ class InvariantChecker:
                 self._free(name, attempt)
                 worker = self._workers.get(event.worker_id)
                 if worker and worker.ready.generation == event.worker_generation:
-                    worker.is_closed = True
+                    worker.shunned_until_t = event.t + REJECTED_S
             case Finished() | Failed():
                 self._free(name, attempt)
                 self._ended[name] = event.generation
@@ -269,7 +272,8 @@ class InvariantChecker:
         )
         require(worker.ready.role is attempt.role, "a turn was placed on another role", event)
         require(worker.ready.job == place.job, "a turn was placed on another job's worker", event)
-        require(not worker.is_closed, "a turn was placed on a worker that takes none", event)
+        is_taking = not worker.is_closed and event.t >= worker.shunned_until_t
+        require(is_taking, "a turn was placed on a worker that takes none", event)
         attempt.worker_id = place.worker_id
         worker.running.add(place.trajectory_id)
         require(

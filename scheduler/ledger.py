@@ -151,7 +151,7 @@ class Ledger:
         self._placing.enqueue(trajectory)
 
     def _place_rejected(self, trajectory: Trajectory, event: PlaceRejected) -> None:
-        self._fleet.suspect(event.worker_id, event.worker_generation)
+        self._fleet.rejected(event.t, event.worker_id, event.worker_generation)
         if trajectory.phase in (Phase.DECODING, Phase.LOST) and trajectory.turn == event.turn:
             self._fleet.free(trajectory.key)
             trajectory.waits_again()

@@ -132,6 +132,7 @@ class Shifts:
         return self._follow(event.t, answers)
 
     def tick(self, t: float) -> list[Decision]:
+        self._fleet.tick(t)
         return self._follow(t, self._book.tick(t))
 
     def published(self, job: str, version: int) -> None:

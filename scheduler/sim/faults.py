@@ -2,7 +2,7 @@
 
 A worker is lost, with or without notice, and comes back under a higher generation; a box fails and
 its attempt is lost; a message arrives late, after its trajectory has moved on; a placement takes a
-while to reach its worker, and may find it gone.
+while to reach its worker, and may find it gone, or not reach it at all.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ class FaultModel:
     """Chance per event of an attempt that an older one arrives again after it."""
     dispatch_s: float = 0.0
     """Mean delay between a placement and its arrival at the worker."""
+    unreached: float = 0.0
+    """Chance that a placement is rejected although its worker is there. Needs ticks: only with them
+    is the worker tried again."""
 
 
 class Faults:
@@ -57,6 +60,9 @@ class Faults:
 
     def dispatch_s(self) -> float:
         return self._delay(self._model.dispatch_s)
+
+    def is_unreached(self) -> bool:
+        return self._happens(self._model.unreached)
 
     def notice_s(self) -> float:
         """0: a sudden loss."""

@@ -1,7 +1,8 @@
 """Random small clusters whose workers change roles, with everything that can go wrong on the way.
 
 Like `scheduler.sim.fuzz`, with judgements, optimizer steps on the fleet, a shift policy (ours, a rival, or one
-that moves at random), notices, sudden losses, and stages that fail or are never reported.
+that moves at random), notices, sudden losses, workers that a placement does not reach, and stages
+that fail or are never reported.
 """
 
 from __future__ import annotations
@@ -113,6 +114,7 @@ class RandomShiftingRun:
                 box_failure=0.02,
                 late_message=0.2,
                 dispatch_s=float(rng.choice([0.0, 0.5])),
+                unreached=0.02,
             )
         self.preset = str(rng.choice(["search", "math", "equal"]))
         self.policy = str(rng.choice(POLICIES))

@@ -164,7 +164,11 @@ class SimulatedHosts:
 
     def serve(self, place: Place, attempt: Attempt, request: Request) -> bool:
         server = self._servers[place.worker_id]
-        is_there = self.is_current(server, place.worker_generation) and not server.is_leaving
+        is_there = (
+            self.is_current(server, place.worker_generation)
+            and not server.is_leaving
+            and not self._faults.is_unreached()
+        )
         if is_there:
             server.turns[request.key] = attempt
             server.worker.add(self._agenda.t, request)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.decisions import HandoffOrder, Outcome, Shift, StartStep
+from scheduler.decisions import HandoffOrder, Outcome, Place, Shift, StartStep
+from scheduler.events import PlaceRejected
 from scheduler.handoff_rules import InvariantBroken
 from scheduler.invariants import InvariantChecker
 from scheduler.replay import LogEntry, replay
@@ -61,10 +62,12 @@ def test_skipping_and_stepping_clusters_agree_while_workers_shift(has_faults: bo
 def test_everything_really_happens() -> None:
     outcomes: Counter[Outcome] = Counter()
     kinds: Counter[str] = Counter()
+    num_tried_again = 0
     for seed in range(60):
         run = RandomShiftingRun(seed)
         _, checker, _ = run.play()
         outcomes += checker.handoffs.num_ended
+        num_tried_again += tried_again(run.log)
         for entry in run.log:
             kinds[type(entry.event).__name__] += 1
             kinds.update(type(decision).__name__ for decision in entry.decisions)
@@ -72,6 +75,21 @@ def test_everything_really_happens() -> None:
         assert outcomes[outcome] >= 10, outcome
     for kind in ("PreemptionNotice", "WorkerLost", "HandoffFailed", "CancelShift", "Evict"):
         assert kinds[kind] >= 10, kind
+    assert num_tried_again >= 10
+
+
+def tried_again(log: list[LogEntry]) -> int:
+    """Times that a worker got a turn under a generation that had been rejected."""
+    rejected: set[tuple[str, int]] = set()
+    count = 0
+    for entry in log:
+        for place in entry.decisions:
+            if isinstance(place, Place) and (place.worker_id, place.worker_generation) in rejected:
+                rejected.remove((place.worker_id, place.worker_generation))
+                count += 1
+        if isinstance(entry.event, PlaceRejected):
+            rejected.add((entry.event.worker_id, entry.event.worker_generation))
+    return count
 
 
 # Negative controls: logs that were tampered with are caught.

@@ -7,12 +7,14 @@ from scheduler_driver import Driver
 from scheduler.admission import OverSample
 from scheduler.decisions import Admit, Cut, Place, Prewarm, Requeue
 from scheduler.events import (
+    REJECTED_S,
     Failed,
     FailureKind,
     Finished,
     GroupAccepted,
     GroupRejected,
     PlaceRejected,
+    PreemptionNotice,
     Published,
     Role,
     RunStarted,
@@ -218,16 +220,42 @@ def test_messages_of_old_generations_change_nothing() -> None:
     assert run.scheduler.num_held_slots == 1
 
 
-def test_rejected_place_goes_elsewhere_and_the_worker_waits_for_its_next_ready() -> None:
+def rejected_turn() -> Driver:
     run = Driver()
     run.worker("w0")
     run.submit("a")
     run.ready("a")
     rejected = {"trajectory_id": "a", "turn": 0, "worker_id": "w0", "worker_generation": 0}
     assert run.send(PlaceRejected, **rejected) == ()
+    return run
+
+
+def tick_until(run: Driver, t: float) -> list[Any]:
+    """What is decided with the Tick of that time, and nothing with any before it."""
+    while len(run.log) / 8 < t:
+        assert run.send(Tick) == ()
+    return list(run.send(Tick))
+
+
+def test_rejected_place_goes_elsewhere_and_the_worker_waits_for_its_next_ready() -> None:
+    run = rejected_turn()
     run.submit("b")
     assert placed(run.ready("b")) == []
     assert placed(run.worker("w0", generation=1)) == [("a", "w0")]
+
+
+def test_a_worker_that_was_rejected_is_tried_again_after_a_while() -> None:
+    """One runner may have been alone in not reaching it, and nobody raises its generation."""
+    run = rejected_turn()
+    until_t = run.log[-1].event.t + REJECTED_S
+    assert placed(tick_until(run, until_t)) == [("a", "w0")]
+
+
+def test_a_rejected_worker_that_leaves_stays_out_of_service() -> None:
+    run = rejected_turn()
+    until_t = run.log[-1].event.t + REJECTED_S
+    run.send(PreemptionNotice, worker_id="w0", generation=0, deadline_s=60.0)
+    assert tick_until(run, until_t + 1.0) == []
 
 
 def test_cache_home_is_remembered_across_turns() -> None:
