@@ -3,7 +3,7 @@
 What has arrived is delivered even when the connection breaks right after it; then every running
 request raises `EngineError`, so that a rollout keeps its tokens and asks for another place. A
 connection that broke although the engine is there is made again, and requests wait for that; one
-whose engine took its leave, or does not answer, is given up.
+whose engine took its leave, does not answer, or drops it again soon, is given up.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from itertools import count
+from math import inf
 from typing import Any, NoReturn
 
 import aiohttp
@@ -35,6 +36,8 @@ log = structlog.get_logger(__name__)
 
 CONNECT_TIMEOUT_S = 30.0
 RECONNECT_TIMEOUT_S = 10.0
+STEADY_S = 10.0
+"""A connection that was made again must hold for so long to be made again once more."""
 CALL_TIMEOUT_S = 60.0
 
 
@@ -163,6 +166,7 @@ class RemoteEngine:
     async def _keep(self) -> None:
         """Read, and connect again where the connection broke although the engine is there."""
         failure = EngineError(f"engine at {self.url}: this side has closed the connection")
+        loop, steady_from_s = asyncio.get_running_loop(), -inf
         try:
             while True:
                 await self._read()
@@ -170,7 +174,8 @@ class RemoteEngine:
                     f"engine at {self.url}: the connection is closed "
                     f"(code {self._socket.close_code}, {self._socket.exception()!r})"
                 )
-                if self._socket.close_code == WSCloseCode.GOING_AWAY:
+                is_leaving = self._socket.close_code == WSCloseCode.GOING_AWAY
+                if is_leaving or loop.time() < steady_from_s:
                     failure = lost
                     return
                 self._is_up.clear()
@@ -181,6 +186,7 @@ class RemoteEngine:
                 except EngineError as error:
                     failure = error
                     return
+                steady_from_s = loop.time() + STEADY_S
                 self._is_up.set()
         finally:
             # whatever ended this: nobody may wait for what does not come

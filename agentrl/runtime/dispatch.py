@@ -54,9 +54,6 @@ _FAILURES = {
 
 
 class WorkerEngine(TurnEngine, Protocol):
-    @property
-    def is_connected(self) -> bool: ...
-
     async def abort(self, request_id: str) -> None: ...
     async def prefill(self, session_id: str, ids: Sequence[int]) -> None: ...
 
@@ -75,7 +72,6 @@ class EngineAddress:
 class Serving:
     """A worker's engine, as this process reaches it."""
 
-    generation: int
     bucket: str
     engine: WorkerEngine
 
@@ -101,9 +97,12 @@ class _Running:
 class CoordinatedDispatcher:
     """`Dispatcher` of one runner; `on_decision` is called by its link."""
 
-    def __init__(self, tell: Callable[[Event], None]) -> None:
+    def __init__(
+        self, tell: Callable[[Event], None], reach: Callable[[str, int], Serving | None]
+    ) -> None:
+        """`reach` gives the worker of a generation; None where this runner does not reach it."""
         self._tell = tell
-        self._serving: dict[str, Serving] = {}
+        self._reach = reach
         self._waiting: dict[str, _Waiting] = {}
         self._running: dict[str, _Running] = {}
         self._generations: dict[str, int] = {}
@@ -113,10 +112,6 @@ class CoordinatedDispatcher:
         """How many times `PROGRESS_EVERY_TOKENS` each turn under way was last said to have."""
         self._prewarming = Prewarming()
         self._aborting: set[asyncio.Task[None]] = set()
-
-    def connect(self, worker_id: str, serving: Serving) -> None:
-        """Turns may be placed on this engine, in place of the worker's last one."""
-        self._serving[worker_id] = serving
 
     def on_decision(self, decision: Decision) -> None:
         match decision:
@@ -263,7 +258,7 @@ class CoordinatedDispatcher:
             or waiting.place.done()
         ):
             return  # the attempt has ended or asked again: its own event has freed the slot
-        serving = self._reached(decision.worker_id, decision.worker_generation)
+        serving = self._reach(decision.worker_id, decision.worker_generation)
         if serving is None:
             self._tell(
                 PlaceRejected(
@@ -281,16 +276,10 @@ class CoordinatedDispatcher:
         self._prewarming.settle(decision.trajectory_id, serving.engine)
         waiting.place.set_result(Placed(decision.worker_id, serving.bucket, serving.engine))
 
-    def _reached(self, worker_id: str, generation: int) -> Serving | None:
-        """The worker of this generation, where the connection to it holds."""
-        serving = self._serving.get(worker_id)
-        is_known = serving is not None and serving.generation == generation
-        return serving if is_known and serving and serving.engine.is_connected else None
-
     def _prewarm(self, decision: Prewarm) -> None:
         """While a tool runs; late where the next turn was asked for meanwhile."""
         name = decision.trajectory_id
-        serving = self._reached(decision.worker_id, decision.worker_generation)
+        serving = self._reach(decision.worker_id, decision.worker_generation)
         rests = name in self._asked and name not in self._waiting and name not in self._running
         is_current = self._generations.get(name) == decision.generation
         if serving is not None and rests and is_current:

@@ -30,6 +30,7 @@ from agentrl.record.layout import RunLayout
 from agentrl.registry import EnvRef
 from agentrl.runtime.cluster import in_turn, near_the_driver
 from agentrl.runtime.departures import Departures
+from agentrl.runtime.dispatch import EngineAddress
 from agentrl.runtime.display import WarmupProgress
 from agentrl.runtime.drains import Drains
 from agentrl.runtime.failures import ProcessLost, in_short
@@ -43,6 +44,7 @@ from agentrl.runtime.process_logs import ProcessLogs
 from agentrl.runtime.progress import RunProgress
 from agentrl.runtime.reports import TrainedStep, num_tokens
 from agentrl.runtime.runner import Runner
+from agentrl.runtime.runners import introduce
 from agentrl.runtime.seat import Seat
 from agentrl.runtime.sharing import SharedSeats
 from agentrl.runtime.staff import GONE, Staff, WorkerSeat
@@ -163,7 +165,7 @@ class Fleet:
         await asyncio.gather(*(self._staff.check_folder(seat) for seat in self._present()))
 
     async def start_runner(self, env: EnvRef, name: str, journal: JournalWriter) -> Actor:
-        """A runner that knows every engine there is."""
+        """A runner that knows every engine there is at the moment in which this returns."""
         makings = (self._config, env, name, self._coordinator.address, self._secret, journal)
         while True:
             place = in_turn(next(self._runner_numbers))
@@ -171,10 +173,13 @@ class Fleet:
             runner: Actor = made.remote(*makings)
             self._logs.follow(name, runner)
             try:
-                await self._staff.within_start(name, runner.ready.remote())
-                break
+                await self._make_ready(name, runner)
+                return runner
             except ActorUnschedulableError:
                 log.info("a runner's node leaves, since a moment ago", runner=name)
+
+    async def _make_ready(self, name: str, runner: Actor) -> None:
+        await self._staff.within_start(name, runner.ready.remote())
         with self._waiting(f"the first boxes of {name}, whose image may have to be pulled"):
             await patiently(
                 name,
@@ -183,10 +188,10 @@ class Fleet:
                 silence_timeout_s=self._config.runtime.silence_timeout_s,
                 progressed=self._progressed,
             )
-        for seat in self._seats.values():
-            if seat.url:
-                await runner.connect.remote(seat.address)
-        return runner
+        await self._staff.within_start(name, introduce(runner, self._addresses))
+
+    def _addresses(self) -> list[EngineAddress]:
+        return [seat.address for seat in self._seats.values() if seat.url]
 
     def processes(self) -> dict[str, Actor]:
         """The workers by name; a slot that was just granted has none yet."""

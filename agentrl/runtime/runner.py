@@ -13,12 +13,10 @@ from contextlib import AsyncExitStack
 from typing import NoReturn
 
 import ray
-import structlog
 
 from agentrl.chat.make import make_chat
 from agentrl.config.run import RunConfig
-from agentrl.engine.engine import EngineError, Sampling
-from agentrl.engine.remote_client import RemoteEngine
+from agentrl.engine.engine import Sampling
 from agentrl.judging import JUDGE
 from agentrl.models.backend import load_backend
 from agentrl.record.journal import JournaledAttempt
@@ -29,7 +27,8 @@ from agentrl.rollout.budget import RolloutLimits
 from agentrl.rollout.contests import decide
 from agentrl.rollout.runner import RolloutRunner
 from agentrl.runtime.boxes import first_spec, open_pool, try_out
-from agentrl.runtime.dispatch import CoordinatedDispatcher, EngineAddress, Serving
+from agentrl.runtime.connections import Connections
+from agentrl.runtime.dispatch import CoordinatedDispatcher, EngineAddress
 from agentrl.runtime.judges import open_roles
 from agentrl.runtime.link import CoordinatorAddress, CoordinatorLink
 from agentrl.runtime.process_logs import LoggingActor
@@ -38,8 +37,6 @@ from agentrl.runtime.status import NUM_OLDEST, RunnerStatus
 from agentrl.types import Group, Trajectory
 from sandboxes.pool import SandboxPool
 from scheduler.decisions import Decision
-
-log = structlog.get_logger(__name__)
 
 POLL_S = 10.0
 FLUSH_EVERY_S = 0.5
@@ -61,10 +58,9 @@ class Runner(LoggingActor):
         self._journal = journal
         self._env = env
         self._name = name
-        self._secret = secret
         self._link = CoordinatorLink(coordinator, name, self._on_decision)
-        self._dispatcher = CoordinatedDispatcher(self._link.tell)
-        self._engines: dict[str, RemoteEngine] = {}
+        self._connections = Connections(secret)
+        self._dispatcher = CoordinatedDispatcher(self._link.tell, self._connections.reach)
         self._running: dict[str, tuple[asyncio.Task[None], float]] = {}
         self._ended: list[Trajectory] = []
         self._news = asyncio.Event()
@@ -101,6 +97,7 @@ class Runner(LoggingActor):
         self._seats = asyncio.Semaphore(config.rollout.max_running)
         self._broken = asyncio.get_running_loop().create_future()
         self._listening = asyncio.create_task(self._link.run())
+        self._connecting = asyncio.create_task(self._connections.run())
         self._flushing = asyncio.create_task(self._flush())
 
     async def make_boxes(self) -> None:
@@ -116,27 +113,8 @@ class Runner(LoggingActor):
         return node_id
 
     async def connect(self, address: EngineAddress) -> None:
-        """Turns may be placed on this worker, under this generation, from now on.
-
-        Unless it cannot be reached, as one that ends in this moment: then they are rejected here.
-        """
-        name = address.worker_id
-        before = self._engines.get(name)
-        if before is not None and before.url == address.url and before.is_connected:
-            return self._serve(address, before)
-        try:
-            engine = await RemoteEngine.connect(address.url, self._secret)
-        except EngineError as error:
-            log.warning("a worker cannot be reached", worker=name, reason=str(error))
-            return
-        self._engines[name] = engine
-        self._serve(address, engine)
-        if before is not None:
-            await before.close()
-
-    def _serve(self, address: EngineAddress, engine: RemoteEngine) -> None:
-        serving = Serving(address.generation, address.bucket, engine)
-        self._dispatcher.connect(address.worker_id, serving)
+        """Turns may be placed on this worker, under this generation, from now on."""
+        await self._connections.connect(address)
 
     async def submit(self, attempts: Sequence[tuple[Attempt, JournaledAttempt | None]]) -> None:
         """Each with its past, where it has one in a process that was lost."""
@@ -151,7 +129,7 @@ class Runner(LoggingActor):
         Raises what agentrl itself did wrong here, and what ended the link to the coordinator.
         """
         news = asyncio.create_task(self._news.wait())
-        waits = {news, self._listening, self._broken}
+        waits = {news, self._listening, self._connecting, self._broken}
         done, _ = await asyncio.wait(waits, timeout=POLL_S, return_when=asyncio.FIRST_COMPLETED)
         news.cancel()
         for failed in done - {news}:
@@ -182,14 +160,13 @@ class Runner(LoggingActor):
     async def close(self) -> None:
         """Cancel what runs, delete the boxes and let go of the engines."""
         tasks = [task for task, _ in self._running.values()]
-        tasks += [self._listening, self._flushing]
+        tasks += [self._listening, self._connecting, self._flushing]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._journal.close()
         await self._closing.aclose()
-        for engine in self._engines.values():
-            await engine.close()
+        await self._connections.close()
 
     def _notice_failure(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()

@@ -44,6 +44,15 @@ LEAVING_S = 3.0
 """Before its machine is taken away, for a runner's attempts to be begun elsewhere."""
 
 
+async def introduce(runner: Actor, addresses: Callable[[], Sequence[EngineAddress]]) -> None:
+    """Tell a runner of every engine there is, also of those that become ready meanwhile: whoever is
+    in no pool yet hears no announcement. Returns in the same step in which none was missing."""
+    known: set[EngineAddress] = set()
+    while missing := [address for address in addresses() if address not in known]:
+        await asyncio.gather(*(runner.connect.remote(address) for address in missing))
+        known.update(missing)
+
+
 class RunnerPool:
     """`run()` must be running for trajectories to come back."""
 

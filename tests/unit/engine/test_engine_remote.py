@@ -5,8 +5,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import aiohttp
+import aiohttp.web
 import pytest
 import pytest_asyncio
+from aiohttp.test_utils import TestServer
 from tiny_models import greedy, prompts
 from transformers import PreTrainedModel
 
@@ -20,7 +22,7 @@ from agentrl.engine.engine import (
     TokenChunk,
     WeightSwap,
 )
-from agentrl.engine.remote import EngineServer
+from agentrl.engine.remote import ENDPOINT, EngineServer
 from agentrl.engine.remote_client import RemoteEngine
 from agentrl.engine.torch_engine import TorchEngine
 
@@ -296,6 +298,24 @@ async def test_a_connection_that_broke_is_made_again(
         assert remote.is_connected
         ids = ids_of(await whole(remote.generate(request("b", [1, 2], 5))))
         assert ids == greedy(shared_model, [1, 2], 5)
+
+
+async def test_an_engine_that_drops_each_connection_at_once_is_given_up() -> None:
+    num_dialled = 0
+
+    async def drop(request: aiohttp.web.Request) -> aiohttp.web.WebSocketResponse:
+        nonlocal num_dialled
+        num_dialled += 1
+        socket = aiohttp.web.WebSocketResponse()
+        await socket.prepare(request)
+        return socket
+
+    app = aiohttp.web.Application()
+    app.router.add_get(ENDPOINT, drop)
+    async with TestServer(app) as dropping, client(dropping.port or 0) as remote:
+        await asyncio.sleep(0.5)
+        assert not remote.is_connected
+    assert num_dialled == 2
 
 
 async def test_an_engine_that_took_its_leave_is_given_up(port: int, server: EngineServer) -> None:

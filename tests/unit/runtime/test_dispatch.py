@@ -39,9 +39,12 @@ class FakeEngine:
 class Bench:
     def __init__(self) -> None:
         self.events: list[Event] = []
-        self.dispatcher = CoordinatedDispatcher(self.events.append)
+        self.dispatcher = CoordinatedDispatcher(self.events.append, self.reach)
         self.engine = FakeEngine()
-        self.dispatcher.connect("w0", Serving(3, "default", self.engine))
+
+    def reach(self, worker_id: str, generation: int) -> Serving | None:
+        is_there = (worker_id, generation) == ("w0", 3)
+        return Serving("default", self.engine) if is_there else None
 
     async def ask(self, *, replacements: int = 0) -> asyncio.Task[Placed]:
         request = TurnRequest(
@@ -96,20 +99,10 @@ async def test_a_place_reaches_the_turn_that_waits_for_it() -> None:
     assert not bench.rejected
 
 
-async def test_another_generation_of_the_worker_is_rejected() -> None:
+async def test_a_place_on_a_worker_that_is_not_reached_is_rejected() -> None:
     bench = Bench()
     asking = await bench.ask()
     bench.place(worker_generation=4)
-    assert len(bench.rejected) == 1
-    assert not asking.done()
-    asking.cancel()
-
-
-async def test_a_worker_behind_a_broken_connection_is_rejected() -> None:
-    bench = Bench()
-    asking = await bench.ask()
-    bench.engine.is_connected = False
-    bench.place()
     assert len(bench.rejected) == 1
     assert not asking.done()
     asking.cancel()

@@ -18,9 +18,10 @@ from agentrl.rollout.attempt import Attempt
 from agentrl.runtime import runners
 from agentrl.runtime.coordinator import Coordinator
 from agentrl.runtime.coordinator_state import CoordinatorState
+from agentrl.runtime.dispatch import EngineAddress
 from agentrl.runtime.drains import Drains
 from agentrl.runtime.journals import Recovered
-from agentrl.runtime.runners import RunnerPool
+from agentrl.runtime.runners import RunnerPool, introduce
 from agentrl.types import Group, Task, Trajectory
 from scheduler.admission import CapacityAdmission
 from scheduler.core import Scheduler
@@ -256,3 +257,26 @@ async def test_a_runner_whose_answer_is_lost_is_ended_before_others_play_what_it
     await bench.until(lambda: bench.second.submitted == [old])
     assert bench.first.is_killed
     running.cancel()
+
+
+def address(worker_id: str) -> EngineAddress:
+    return EngineAddress(worker_id=worker_id, generation=0, bucket="default", url=worker_id)
+
+
+async def test_a_new_runner_knows_the_worker_that_became_ready_while_it_was_told_of_others() -> (
+    None
+):
+    """It is in no pool yet, so the announcement of that worker passes it by."""
+    there, late, told = [address("worker-2")], address("worker-1"), []
+
+    class NewRunner:
+        def __init__(self) -> None:
+            self.connect = Method(self._connect)
+
+        async def _connect(self, address: EngineAddress) -> None:
+            told.append(address.worker_id)
+            if address.worker_id == "worker-2":
+                there.append(late)
+
+    await introduce(NewRunner(), lambda: there)
+    assert told == ["worker-2", "worker-1"]

@@ -43,7 +43,6 @@ CONTEXT = [1, 2, 3]
 class FakeEngine:
     heard: list[tuple[str, list[int]]] = field(default_factory=list)
     sessions: list[str] = field(default_factory=list)
-    is_connected: bool = True
     is_lost: bool = False
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[TokenChunk]:
@@ -68,9 +67,10 @@ class Bench:
 
     def __init__(self, home: WorkerEngine, away: WorkerEngine) -> None:
         self.events: list[Event] = []
-        self.dispatcher = CoordinatedDispatcher(self.events.append)
-        self.dispatcher.connect("home", Serving(1, "default", home))
-        self.dispatcher.connect("away", Serving(2, "default", away))
+        workers = {("home", 1): Serving("default", home), ("away", 2): Serving("default", away)}
+        self.dispatcher = CoordinatedDispatcher(
+            self.events.append, lambda *worker: workers.get(worker)
+        )
         self.context = list(CONTEXT)
         self.session_id = "t"
 
