@@ -21,6 +21,7 @@ import ray
 import structlog
 from ray.exceptions import RayActorError
 
+from agentrl.engine.remote_client import CONNECT_TIMEOUT_S
 from agentrl.record.journal import JournaledAttempt
 from agentrl.rollout.attempt import Attempt
 from agentrl.runtime.dispatch import EngineAddress
@@ -51,6 +52,20 @@ async def introduce(runner: Actor, addresses: Callable[[], Sequence[EngineAddres
     while missing := [address for address in addresses() if address not in known]:
         await asyncio.gather(*(runner.connect.remote(address) for address in missing))
         known.update(missing)
+
+
+async def _tell_of(address: EngineAddress, name: str, runner: Actor) -> None:
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            await runner.connect.remote(address)
+    except RayActorError:
+        pass  # its successor is told of all engines
+    except TimeoutError:
+        log.warning(
+            "a runner does not answer, and a worker begins without it",
+            runner=name,
+            worker=address.worker_id,
+        )
 
 
 class RunnerPool:
@@ -123,11 +138,10 @@ class RunnerPool:
         return self._leaving | {name: runner for name, runner in seats if runner is not None}
 
     async def connect(self, address: EngineAddress) -> None:
-        """Tell every runner where a worker's engine can be reached."""
-        for runner in self.processes().values():
-            # one that dies in this moment is told of all engines when it is replaced
-            with suppress(RayActorError):
-                await runner.connect.remote(address)
+        """Tell every runner where a worker's engine can be reached, and give each the time to dial
+        it; one that needs more rejects what is placed there until it is through."""
+        living = self.processes().items()
+        await asyncio.gather(*(_tell_of(address, name, runner) for name, runner in living))
 
     async def close(self) -> None:
         """Close what still lives; a runner that is gone has nothing left to close."""

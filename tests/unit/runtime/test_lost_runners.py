@@ -87,6 +87,14 @@ class FakeRunner:
         self.node_id = Method(self._say_node_id)
         self.submit = Method(self._submit)
         self.close = Method(self._close)
+        self.connect = Method(self._connect)
+        self.engines: list[str] = []
+        self.is_stopped = False
+
+    async def _connect(self, address: EngineAddress) -> None:
+        if self.is_stopped:
+            await asyncio.Event().wait()
+        self.engines.append(address.worker_id)
 
     async def _say_node_id(self) -> str:
         return self._node_id
@@ -257,6 +265,18 @@ async def test_a_runner_whose_answer_is_lost_is_ended_before_others_play_what_it
     await bench.until(lambda: bench.second.submitted == [old])
     assert bench.first.is_killed
     running.cancel()
+
+
+@pytest.mark.timeout(60)
+async def test_a_runner_that_does_not_answer_holds_no_worker_up_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Leaving(monkeypatch)
+    monkeypatch.setattr(runners, "CONNECT_TIMEOUT_S", 0.01)
+    bench.pool._runners, bench.pool._names = [bench.first, bench.second], ["first", "second"]
+    bench.first.is_stopped = True
+    await bench.pool.connect(address("worker-0"))
+    assert bench.second.engines == ["worker-0"]
 
 
 def address(worker_id: str) -> EngineAddress:
