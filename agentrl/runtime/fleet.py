@@ -177,6 +177,9 @@ class Fleet:
                 return runner
             except ActorUnschedulableError:
                 log.info("a runner's node leaves, since a moment ago", runner=name)
+            except (RayActorError, RayTaskError, ProcessLost):
+                ray.kill(runner)  # it may live, and nobody will ask for it again
+                raise
 
     async def _make_ready(self, name: str, runner: Actor) -> None:
         await self._staff.within_start(name, runner.ready.remote())

@@ -19,14 +19,14 @@ from typing import NoReturn
 
 import ray
 import structlog
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayTaskError
 
 from agentrl.engine.remote_client import CONNECT_TIMEOUT_S
 from agentrl.record.journal import JournaledAttempt
 from agentrl.rollout.attempt import Attempt
 from agentrl.runtime.dispatch import EngineAddress
 from agentrl.runtime.drains import Drains
-from agentrl.runtime.failures import in_short
+from agentrl.runtime.failures import ProcessLost, in_short
 from agentrl.runtime.journals import Recovered
 from agentrl.runtime.lifeline import answer_or_kill
 from agentrl.runtime.link import Actor
@@ -41,6 +41,9 @@ Beginning = tuple[Attempt, JournaledAttempt | None]
 RUNNER_POLL_S = 1.0
 """How often a group that waits to be compared looks for a runner, when there is none, and how often
 it is looked whether a runner that leaves has done all it had."""
+START_PAUSES_S = (1.0, 5.0, 25.0)
+"""Before another runner starts, where one after the other does not get ready: a sandbox engine that
+restarts is there again by then."""
 LEAVING_S = 3.0
 """Before its machine is taken away, for a runner's attempts to be begun elsewhere."""
 
@@ -84,8 +87,9 @@ class RunnerPool:
         silence_timeout_s: float,
         on_journal_failed: Callable[[int], None],
     ) -> None:
-        """`start_runner(name)` gives a runner that is ready; called again when one is lost, with
-        another name, after `recover(name, attempts, error)` has said what becomes of its attempts.
+        """`start_runner(name)` gives a runner that is ready, or raises what Ray raises, or
+        `ProcessLost`; called again when one is lost, with another name, after
+        `recover(name, attempts, error)` has said what becomes of its attempts.
         `on_journal_failed` is told how many lines of living runners' journals were not written."""
         self._start_runner = start_runner
         self._drains = drains
@@ -107,6 +111,7 @@ class RunnerPool:
         self._standings: asyncio.Queue[tuple[Standing, Standing]] = asyncio.Queue()
         self._news = asyncio.Event()
         self._serials = count()
+        self._was_one_ready = False
 
     def submit(self, attempt: Attempt, past: JournaledAttempt | None = None) -> None:
         """Hand an attempt to the runner with the fewest; it is sent by `run()`."""
@@ -197,8 +202,7 @@ class RunnerPool:
     async def _keep(self, number: int) -> NoReturn:
         async with asyncio.TaskGroup() as tasks:
             while True:
-                name = f"runner-{next(self._serials)}"
-                runner = await self._start_runner(name)
+                name, runner = await self._start()
                 self._runners[number], self._names[number] = runner, name
                 self._news.set()
                 out = self._out[number]
@@ -217,6 +221,36 @@ class RunnerPool:
                     unsent = [attempt.trajectory_id for attempt, _ in self._to_submit[number]]
                     self._out[number] = {key: out.pop(key) for key in unsent}
                     tasks.create_task(self._see_off(name, runner, out, life, grace_s))
+
+    async def _start(self) -> tuple[str, Actor]:
+        """A runner that is ready. One that does not get there has a successor, a few times.
+
+        But what the first of all says is raised at once: a person has to mend that.
+        """
+        for pause_s in (*START_PAUSES_S, None):
+            name = f"runner-{next(self._serials)}"
+            try:
+                return name, await self._start_one(name)
+            except RayActorError as error:
+                reason = in_short(error)
+                if pause_s is None:
+                    raise ProcessLost(
+                        f"{len(START_PAUSES_S) + 1} runners, one after the other, died as they "
+                        f"started: {reason}"
+                    ) from error
+            except (RayTaskError, ProcessLost) as error:
+                if pause_s is None or not self._was_one_ready:
+                    raise
+                reason = in_short(error.cause if isinstance(error, RayTaskError) else error)
+            log.warning("a runner did not start", runner=name, reason=reason)
+            await self._go_on(name, {}, reason)
+            await asyncio.sleep(pause_s)
+        raise AssertionError("the last one has started, or raised")
+
+    async def _start_one(self, name: str) -> Actor:
+        runner = await self._start_runner(name)
+        self._was_one_ready = True
+        return runner
 
     async def _fetch(self, name: str, runner: Actor, out: dict[str, Attempt]) -> str:
         """Bring back what has ended, until the runner is gone; returns what is known of that.

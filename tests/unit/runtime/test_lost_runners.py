@@ -11,18 +11,21 @@ from typing import Any
 
 import pytest
 import ray
-from ray.exceptions import ActorUnavailableError, RayActorError
+from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
 from sample_trajectories import make_trajectory
 
 from agentrl.rollout.attempt import Attempt
 from agentrl.runtime import runners
+from agentrl.runtime.beside import beside
 from agentrl.runtime.coordinator import Coordinator
 from agentrl.runtime.coordinator_state import CoordinatorState
 from agentrl.runtime.dispatch import EngineAddress
 from agentrl.runtime.drains import Drains
+from agentrl.runtime.failures import ProcessLost
 from agentrl.runtime.journals import Recovered
 from agentrl.runtime.runners import RunnerPool, introduce
 from agentrl.types import Group, Task, Trajectory
+from sandboxes import BackendUnavailable
 from scheduler.admission import CapacityAdmission
 from scheduler.core import Scheduler
 from scheduler.decisions import Place
@@ -76,13 +79,16 @@ class Method:
 class FakeRunner:
     """Compares groups, unless it is dead, and says that attempts have ended when it is told so."""
 
-    def __init__(self, *, is_dead: bool = False, node_id: str = "a") -> None:
+    def __init__(
+        self, *, is_dead: bool = False, node_id: str = "a", dies_later: bool = False
+    ) -> None:
         self._is_dead = is_dead
+        self.dies_later = dies_later
         self._node_id = node_id
         self.submitted: list[str] = []
         self.results: asyncio.Queue[list[Trajectory]] = asyncio.Queue()
         self.is_closed = self.is_killed = False
-        self.ended = Method(self.results.get)
+        self.ended = Method(self._say_what_ended)
         self.decide = Method(self._decide)
         self.node_id = Method(self._say_node_id)
         self.submit = Method(self._submit)
@@ -95,6 +101,11 @@ class FakeRunner:
         if self.is_stopped:
             await asyncio.Event().wait()
         self.engines.append(address.worker_id)
+
+    async def _say_what_ended(self) -> list[Trajectory]:
+        if self.dies_later:
+            raise RayActorError
+        return await self.results.get()
 
     async def _say_node_id(self) -> str:
         return self._node_id
@@ -265,6 +276,87 @@ async def test_a_runner_whose_answer_is_lost_is_ended_before_others_play_what_it
     await bench.until(lambda: bench.second.submitted == [old])
     assert bench.first.is_killed
     running.cancel()
+
+
+DIED = RayActorError()
+NO_BOX = RayTaskError("ready", "Traceback ...", BackendUnavailable("docker: cannot connect"))
+
+
+class Starting:
+    """One seat for runners, each of which starts or fails to, as `fates` say."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *fates: FakeRunner | Exception) -> None:
+        monkeypatch.setattr(runners, "START_PAUSES_S", (0.001, 0.001, 0.001))
+        monkeypatch.setattr(ray, "kill", lambda runner: runner.kill())
+        self._fates = iter(fates)
+        self.lost: list[str] = []
+        self.pool = RunnerPool(
+            start_runner=self._start,
+            num_runners=1,
+            drains=Drains(own_node="own", grace_s=30.0),
+            on_returned=lambda trajectory: None,
+            on_lost=self._on_lost,
+            recover=self._recover,
+            on_decided=lambda group: None,
+            silence_timeout_s=60.0,
+            on_journal_failed=lambda lines: None,
+        )
+
+    async def _start(self, name: str) -> FakeRunner:
+        fate = next(self._fates)
+        if isinstance(fate, Exception):
+            raise fate
+        return fate
+
+    async def _on_lost(self, name: str) -> None:
+        self.lost.append(name)
+
+    async def _recover(self, name: str, lost: Sequence[Attempt], error: str) -> Recovered:
+        return Recovered([], [])
+
+    async def run(self) -> str:
+        """The name of the runner that is there in the end."""
+        try:
+            async with asyncio.timeout(30):
+                return await beside(self._until_one_stays(), self.pool.run())
+        finally:
+            await asyncio.sleep(0)
+
+    async def _until_one_stays(self) -> str:
+        while True:
+            await asyncio.sleep(0.005)
+            for name, runner in self.pool.processes().items():
+                if not runner.dies_later:
+                    return name
+
+
+@pytest.mark.parametrize("failures", [[DIED], [NO_BOX], [DIED, NO_BOX, ProcessLost("too slow")]])
+async def test_a_successor_that_does_not_get_ready_has_a_successor_itself(
+    monkeypatch: pytest.MonkeyPatch, failures: list[Exception]
+) -> None:
+    """Each under a name of its own: nobody knows how far the last one got."""
+    bench = Starting(monkeypatch, FakeRunner(dies_later=True), *failures, FakeRunner())
+    last = len(failures) + 1
+    assert await bench.run() == f"runner-{last}"
+    assert bench.lost == [f"runner-{number}" for number in range(last)]
+
+
+async def test_the_first_runner_may_die_as_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await Starting(monkeypatch, DIED, FakeRunner()).run() == "runner-1"
+
+
+async def test_what_keeps_the_first_runner_from_starting_is_for_a_person_to_mend(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(RayTaskError):
+        await Starting(monkeypatch, NO_BOX, FakeRunner()).run()
+
+
+async def test_runners_that_die_one_after_the_other_end_the_launch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(ProcessLost, match="4 runners"):
+        await Starting(monkeypatch, *[DIED] * 4).run()
 
 
 @pytest.mark.timeout(60)
