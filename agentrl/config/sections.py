@@ -393,8 +393,8 @@ class RuntimeSection(Section):
     start_timeout_s: PositiveFloat = Field(180.0, description="Until every process is ready.")
     silence_timeout_s: PositiveFloat = Field(
         120.0,
-        description="A worker or runner that lives and does not answer for this long is killed and "
-        "replaced.",
+        description="A worker, a runner or the coordinator that lives and does not answer for this "
+        "long is killed and replaced.",
     )
     preemption_grace_s: PositiveFloat = Field(
         30.0,

@@ -55,7 +55,7 @@ class Coordinator(LoggingActor):
         self._is_open = asyncio.Event()
         self._failure: Exception | None = None
 
-    async def ready(self) -> None:
+    async def open(self) -> None:
         """Go on from the log. Returns once that is done; from here on time passes for policies.
 
         Raises ValueError when the log cannot be replayed, and `DiskFailed`.
@@ -73,6 +73,10 @@ class Coordinator(LoggingActor):
         self._start = self._clock() - state.t
         self._is_open.set()
         self._ticking = asyncio.create_task(self._tick())
+
+    async def ready(self) -> None:
+        """Returns at once where the log is open."""
+        await self._is_open.wait()
 
     async def lifeline(self) -> None:
         """Never returns: the caller learns of a death by the failure of this call, and of what

@@ -1,4 +1,5 @@
-"""Sees to it that a run has a coordinator: starts it, and another one in its place when it dies.
+"""Sees to it that a run has a coordinator: starts it, and another one in its place when it dies,
+or lives and does not answer.
 
 The next one goes on from the log, under the next name, where driver and runners find it. How long
 that takes depends on how much of the log came after the state that was last kept here.
@@ -24,6 +25,7 @@ from agentrl.runtime.beside import beside
 from agentrl.runtime.coordinator import Coordinator
 from agentrl.runtime.coordinator_state import CoordinatorState
 from agentrl.runtime.failures import ProcessLost
+from agentrl.runtime.lifeline import answer_or_kill, outlive
 from agentrl.runtime.link import RETRY_S, Actor, CoordinatorAddress
 from agentrl.runtime.status import CoordinatorStatus
 from scheduler.core import Scheduler
@@ -43,13 +45,18 @@ class CoordinatorKeeper:
         layout: RunLayout,
         *,
         tick_s: float,
+        silence_timeout_s: float,
+        start_timeout_s: float,
         on_lost: Callable[[], None],
         follow: Callable[[str, Actor], None],
     ) -> None:
-        """`scheduler` is fresh; `follow` is told of each process that is started."""
+        """`scheduler` is fresh; `follow` is told of each process that is started. The time-outs:
+        until one that says nothing, or is not through with the log, is ended."""
         self.address = CoordinatorAddress(f"coordinator-{secrets.token_hex(8)}", 0)
         self._log = layout.events
         self._tick_s = tick_s
+        self._silence_timeout_s = silence_timeout_s
+        self._start_timeout_s = start_timeout_s
         self._on_lost = on_lost
         self._follow = follow
         whole = AppendFile(self._log)
@@ -67,9 +74,9 @@ class CoordinatorKeeper:
             self._actor = self._start()
             self._follow("coordinator", self._actor)
             try:
-                await self._begin()
+                await self._open()
                 self._is_there.set()
-                await beside(self._actor.lifeline.remote(), self._keep_state())
+                await beside(self._outlive(), self._keep_state())
             except RayActorError:
                 ray.kill(self._actor)  # where only the line to it broke, two would write one log
                 log.warning("the coordinator was lost; another one goes on from its log")
@@ -77,15 +84,24 @@ class CoordinatorKeeper:
             self._is_there.clear()
             self.address = self.address.after(1)
 
-    async def _begin(self) -> None:
+    async def _open(self) -> None:
+        """Where that takes too long it is killed, which fails whatever else is asked of it."""
         try:
-            await self._actor.ready.remote()
+            await answer_or_kill(
+                self.address.name,
+                self._actor,
+                self._actor.open.remote(),
+                silence_timeout_s=self._start_timeout_s,
+            )
         except RayTaskError as error:
             if isinstance(error.cause, DiskFailed):
                 raise
             raise ProcessLost(
                 f"the coordinator cannot go on from its log: {error.cause}"
             ) from error
+
+    async def _outlive(self) -> NoReturn:
+        await outlive(self.address.name, self._actor, silence_timeout_s=self._silence_timeout_s)
 
     async def lost(self, runner: str) -> None:
         """A runner is gone."""

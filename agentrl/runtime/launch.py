@@ -107,6 +107,8 @@ class Launch:
             make_scheduler(config, costs),
             self._layout,
             tick_s=tick_s(config),
+            silence_timeout_s=config.runtime.silence_timeout_s,
+            start_timeout_s=config.runtime.start_timeout_s,
             follow=self._logs.follow,
             on_lost=lambda: self._endpoint.metrics.restarted("coordinator"),
         )

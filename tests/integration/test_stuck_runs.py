@@ -71,7 +71,7 @@ def test_a_run_whose_boxes_are_gone_says_so_and_so_does_its_log(tmp_path: Path) 
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("kind", ["Worker", "Runner"])
+@pytest.mark.parametrize("kind", ["Worker", "Runner", "Coordinator"])
 def test_processes_that_are_stopped_are_replaced_and_the_run_goes_on(
     tmp_path: Path, kind: str
 ) -> None:

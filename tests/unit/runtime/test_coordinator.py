@@ -110,7 +110,7 @@ class World:
 
     async def start(self) -> None:
         process = Process(CoordinatorState.thawed(self.kept), self.log)
-        await process.coordinator.ready()
+        await process.coordinator.open()
         self.processes[self.first.after(self.num_started).name] = process
         self.num_started += 1
 
@@ -187,20 +187,20 @@ async def test_kills_at_any_moment_change_nothing(
 async def test_a_log_that_comes_out_otherwise_is_refused(tmp_path: Path) -> None:
     log = tmp_path / "events.jsonl"
     first = Coordinator(fresh_state(), log, lambda: 1.0, 1e6)
-    await first.ready()
+    await first.open()
     assert await first.hello("driver", 0) == 0
     mail = await first.tell("driver", 1, [RunStarted()], 0)
     assert mail.decisions
     await first.close()
     log.write_bytes(log.read_bytes().replace(b'"num_groups":4', b'"num_groups":5'))
     with pytest.raises(ValueError, match="is now answered by"):
-        await Coordinator(fresh_state(), log, lambda: 1.0, 1e6).ready()
+        await Coordinator(fresh_state(), log, lambda: 1.0, 1e6).open()
 
 
 async def test_what_a_kept_state_covers_is_not_replayed(tmp_path: Path) -> None:
     log = tmp_path / "events.jsonl"
     first = Coordinator(fresh_state(), log, lambda: 1.0, 1e6)
-    await first.ready()
+    await first.open()
     await first.tell("driver", 1, [RunStarted()], 0)
     state = CoordinatorState.thawed(await first.frozen())
     covered = log.read_bytes()
@@ -209,7 +209,7 @@ async def test_what_a_kept_state_covers_is_not_replayed(tmp_path: Path) -> None:
     await first.close()
     log.write_bytes(b"x" * len(covered) + log.read_bytes()[len(covered) :])
     next_one = Coordinator(state, log, lambda: 1.0, 1e6)
-    await next_one.ready()
+    await next_one.open()
     assert await next_one.hello("driver", 0) == 2
     (admit,) = (await next_one.listen("driver", 0)).decisions
     assert isinstance(admit, Admit)
@@ -220,11 +220,11 @@ async def test_what_a_kept_state_covers_is_not_replayed(tmp_path: Path) -> None:
 async def test_a_launch_goes_on_from_its_own_part_of_the_log(tmp_path: Path) -> None:
     log = tmp_path / "events.jsonl"
     before = Coordinator(fresh_state(), log, lambda: 1.0, 1e6)
-    await before.ready()
+    await before.open()
     await before.tell("driver", 1, [RunStarted()], 0)
     await before.close()
     next_launch = Coordinator(fresh_state(log.stat().st_size), log, lambda: 1.0, 1e6)
-    await next_launch.ready()
+    await next_launch.open()
     assert await next_launch.hello("driver", 0) == 0
     assert (await next_launch.tell("driver", 1, [RunStarted(version=3)], 0)).first == 1
     await next_launch.close()
@@ -255,7 +255,7 @@ class FullDisk:
 
 async def on_a_full_disk(log: Path, tick_s: float) -> Coordinator:
     coordinator = Coordinator(fresh_state(), log, lambda: 1.0, tick_s)
-    await coordinator.ready()
+    await coordinator.open()
     coordinator._log.close()
     full: Any = FullDisk()
     coordinator._log = full

@@ -26,7 +26,7 @@ async def test_a_checkpoint_takes_what_was_learned_into_the_next_launch(tmp_path
     first = Coordinator(
         CoordinatorState(scheduler=fresh(), log_bytes=0), tmp_path / "first.jsonl", lambda: 0.0, 1.0
     )
-    await first.ready()
+    await first.open()
     ready = WorkerReady(worker_id="w", role=Role.ROLLOUT, max_running=1)
     loads = [WeightsLoaded(worker_id="w", version=i, seconds=i / 3) for i in (1, 2)]
     await first.tell("driver", 1, [ready, *loads], 0)
@@ -37,7 +37,7 @@ async def test_a_checkpoint_takes_what_was_learned_into_the_next_launch(tmp_path
     scheduler = fresh()
     path = tmp_path / "second.jsonl"
     second = Coordinator(CoordinatorState(scheduler=scheduler, log_bytes=0), path, lambda: 0.0, 1.0)
-    await second.ready()
+    await second.open()
     await second.tell("driver", 1, [Restored(learned=progress.learned), RunStarted(version=2)], 0)
     assert await second.learned() == await first.learned()
     assert scheduler.calibration.reports()["weights to rollout"].num_observed == 2

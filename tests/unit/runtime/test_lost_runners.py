@@ -48,7 +48,7 @@ async def test_attempts_and_questions_of_a_dead_runner_hold_no_slot(tmp_path: Pa
     log = tmp_path / "events.jsonl"
     state = CoordinatorState(scheduler=scheduler, log_bytes=0)
     coordinator = Coordinator(state, log, lambda: 0.0, tick_s=1.0)
-    await coordinator.ready()
+    await coordinator.open()
     fleet = [
         WorkerReady(worker_id=role.value, role=role, max_running=1)
         for role in (Role.ROLLOUT, Role.GENRM)

@@ -257,7 +257,7 @@ async def test_the_coordinator_sends_it_to_whoever_holds_the_attempt(tmp_path: P
     )
     state = CoordinatorState(scheduler=scheduler, log_bytes=0)
     coordinator = Coordinator(state, tmp_path / "events.jsonl", lambda: 0.0, 1.0)
-    await coordinator.ready()
+    await coordinator.open()
     workers = [
         WorkerReady(
             worker_id=name, generation=0, role=Role.ROLLOUT, bucket="default", tp=1, max_running=2
