@@ -84,7 +84,7 @@ from scheduler.routing.least_load import LeastLoad
 from scheduler.shifting.static import Static
 from scheduler.shifts import Shifts
 from scheduler.steps import Steps
-from scheduler.views import Demand, TrajectoryView, WorkerView
+from scheduler.views import Demand, WorkerView
 
 _FleetEvent = WorkerReady | WorkerLost | WeightsLoaded | PreemptionNotice
 _PLANNED_AFTER = (Tick, BatchReady, StepEnded, Published, WorkerReady, WorkerLost, PreemptionNotice)
@@ -161,10 +161,6 @@ class Scheduler:
         return {name: learner.state() for name, learner in self._learners.items()}
 
     @property
-    def num_open_trajectories(self) -> int:
-        return len(self._ledger)
-
-    @property
     def planning(self) -> tuple[int, int]:
         """How often the shift policy was asked, and how many candidate plans it has weighed."""
         return self._shifts.num_plans, self._shifts.num_weighed
@@ -180,10 +176,6 @@ class Scheduler:
     def members(self) -> list[WorkerView]:
         """Workers in service, whatever they serve, for people who look on."""
         return [worker for worker, _ in self._fleet.members()]
-
-    def trajectory(self, job: str, trajectory_id: str) -> TrajectoryView | None:
-        """What is known of an open trajectory."""
-        return self._ledger.view((job, trajectory_id))
 
     # ------------------------------------------------------------------------------ the books
 

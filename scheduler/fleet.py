@@ -79,10 +79,6 @@ class Fleet:
         self._members_changed()
         return orphans
 
-    def lost(self, worker_id: str, generation: int) -> list[Key]:
-        """A worker is gone; returns the turns that were running on it."""
-        return self._remove(worker_id) if self._is_current(worker_id, generation) else []
-
     def generation(self, worker_id: str) -> int | None:
         known = self._workers.get(worker_id)
         return None if known is None else known.ready.generation

@@ -48,18 +48,11 @@ class Ledger:
         self._groups: dict[tuple[str, Role, str], Group] = {}
         """By job, role and group id, while an attempt is open."""
 
-    def __len__(self) -> int:
-        return len(self._trajectories)
-
     def current(self, event: TrajectoryEvent) -> Trajectory | None:
         """The open trajectory that an event is about; None when the event is late."""
         trajectory = self._trajectories.get((event.job, event.trajectory_id))
         is_late = trajectory is None or event.generation < trajectory.generation
         return None if is_late else trajectory
-
-    def view(self, key: Key) -> TrajectoryView | None:
-        known = self._trajectories.get(key)
-        return known.view() if known is not None else None
 
     def view_of(self, key: Key) -> TrajectoryView:
         return self._trajectories[key].view()

@@ -26,7 +26,8 @@ def test_no_rule_breaks_under_random_faults_and_all_work_ends(seed: int) -> None
     assert checker.num_finished == len(result.ended) == wanted
     assert len({ended.plan.trajectory_id for ended in result.ended}) == wanted
     assert checker.open_trajectories == frozenset()
-    assert scheduler.num_open_trajectories == scheduler.num_held_slots == 0
+    assert scheduler.demands() == {}
+    assert scheduler.num_held_slots == 0
 
 
 @settings(max_examples=15, deadline=None)

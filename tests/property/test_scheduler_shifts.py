@@ -27,7 +27,8 @@ def test_no_rule_breaks_while_workers_shift_and_all_work_ends(seed: int) -> None
     wanted = run.steps.num_steps * run.groups_per_step * GROUP_SIZE
     assert checker.num_finished == len(result.ended) == result.num_judged == wanted
     assert checker.open_trajectories == frozenset()
-    assert scheduler.num_open_trajectories == scheduler.num_held_slots == 0
+    assert scheduler.demands() == {}
+    assert scheduler.num_held_slots == 0
 
 
 @settings(max_examples=15, deadline=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any, TypeVar
 
 from scheduler.admission import CapacityAdmission
@@ -11,8 +12,24 @@ from scheduler.policies import AdmissionPolicy, Observer, PrewarmPolicy, RoutePo
 from scheduler.replay import LogEntry
 from scheduler.routing.exploration import Exploration
 from scheduler.routing.least_load import LeastLoad
+from scheduler.views import TrajectoryView
 
 AnyEvent = TypeVar("AnyEvent", bound=Event)
+
+
+class Views(defaultdict[str, list[TrajectoryView]]):
+    """What an observer is shown of each trajectory, one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__(list)
+
+    def turn_ready(self, trajectory: TrajectoryView) -> None:
+        self[trajectory.trajectory_id].append(trajectory)
+
+    placed = turn_finished = turn_ready
+
+    def ended(self, trajectory: TrajectoryView, *, is_complete: bool) -> None:
+        self.turn_ready(trajectory)
 
 
 class Driver:
@@ -29,8 +46,9 @@ class Driver:
         exploration: Exploration | None = None,
         prewarming: PrewarmPolicy | None = None,
     ) -> None:
+        self.views = Views()
         self.scheduler = Scheduler(
-            observers=observers,
+            observers=(*observers, self.views),
             exploration=exploration,
             prewarming=prewarming,
             shifting=shifting,

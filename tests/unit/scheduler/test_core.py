@@ -148,7 +148,7 @@ def test_ending_in_any_phase_leaks_nothing(phase: str, end: str) -> None:
         case "newer attempt":
             run.submit("a", generation=1)
             run.send(Finished, trajectory_id="a", generation=1, tokens=3)
-    assert run.scheduler.num_open_trajectories == 0
+    assert run.scheduler.demands() == {}
     assert run.scheduler.num_held_slots == 0
     run.submit("b")
     first = run.ready("b")
@@ -190,9 +190,7 @@ def test_turn_that_ended_before_the_loss_was_known_still_counts() -> None:
     run.finish_turn("a")
     run.worker("w1")
     assert placed(run.ready("a", turn=1)) == [("a", "w1")]
-    view = run.scheduler.trajectory("main", "a")
-    assert view is not None
-    assert view.turn_tokens == (10,)
+    assert run.views["a"][-1].turn_tokens == (10,)
 
 
 def test_restarted_worker_gives_up_what_its_old_generation_ran() -> None:
@@ -209,15 +207,16 @@ def test_messages_of_old_generations_change_nothing() -> None:
     run.worker("w0", generation=2)
     run.submit("a", generation=1)
     run.ready("a", generation=1)
-    before = run.scheduler.trajectory("main", "a")
     assert run.finish_turn("a", generation=0) == ()
     assert run.submit("a", generation=1) == ()
     assert run.send(Failed, trajectory_id="a", generation=0, kind=FailureKind.INFRA) == ()
     assert run.send(WorkerLost, worker_id="w0", generation=1) == ()
     assert run.worker("w0", generation=1) == ()
     assert run.send(WeightsLoaded, worker_id="w0", generation=1, version=9) == ()
-    assert run.scheduler.trajectory("main", "a") == before
     assert run.scheduler.num_held_slots == 1
+    assert [worker.policy_version for worker in run.scheduler.members()] == [0]
+    run.finish_turn("a", generation=1)
+    assert run.views["a"][-1].turn_tokens == (10,), "once"
 
 
 def rejected_turn() -> Driver:
@@ -267,9 +266,9 @@ def test_cache_home_is_remembered_across_turns() -> None:
     run.finish_turn("a")
     run.submit("b")
     run.ready("b")
-    view = run.scheduler.trajectory("main", "a")
-    assert view is not None
-    assert view.home_id == "w0"
+    run.ready("a", turn=1)
+    asking, _ = run.views["a"][-2:]
+    assert asking.home_id == "w0"
 
 
 def test_views_tell_what_happened() -> None:
@@ -278,6 +277,8 @@ def test_views_tell_what_happened() -> None:
     run.submit("a", task_family="trail", prompt_tokens=90)
     run.ready("a")
     run.finish_turn("a")
+    view = run.views["a"][-1]
+    assert (view.tokens, view.context_tokens, view.turn) == (10, 110, 0)
     run.send(
         ToolReturned,
         trajectory_id="a",
@@ -288,10 +289,10 @@ def test_views_tell_what_happened() -> None:
         size_tokens=7,
         seconds=0.5,
     )
-    view = run.scheduler.trajectory("main", "a")
-    assert view is not None
-    assert (view.tokens, view.context_tokens, view.turn) == (10, 110, 0)
-    assert [(fact.tool, fact.status) for fact in view.tools] == [("shell", ToolStatus.ERROR)]
+    run.ready("a", turn=1)
+    assert [(fact.tool, fact.status) for fact in run.views["a"][-1].tools] == [
+        ("shell", ToolStatus.ERROR)
+    ]
 
 
 def test_order_of_events_is_checked() -> None:
