@@ -68,7 +68,7 @@ Ruling = Grant | TakeBack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class Account:
     """How a job fares."""
 
     tenant: Tenant
@@ -80,7 +80,7 @@ class Standing:
 
 
 @dataclass(slots=True)
-class _Account:
+class _RunningAccount:
     tenant: Tenant
     used_s: float = 0.0
     deficit_s: float = 0.0
@@ -105,7 +105,7 @@ class Slices:
         self._grace_s = grace_s
         self._start_s = start_s
         self._slots: set[Slot] = set()
-        self._accounts: dict[str, _Account] = {}
+        self._accounts: dict[str, _RunningAccount] = {}
         self._t = float("-inf")
 
     # ---------------------------------------------------------------------- slots come and go
@@ -134,7 +134,7 @@ class Slices:
         """
         self._settle_accounts(t)
         held = list(held)
-        account = self._accounts.setdefault(tenant.job, _Account(tenant))
+        account = self._accounts.setdefault(tenant.job, _RunningAccount(tenant))
         account.tenant = tenant
         for slot in sorted(account.held.difference(held)):
             self.give_back(t, tenant.job, slot, is_parked=False)
@@ -207,10 +207,10 @@ class Slices:
             if deadline_t < t
         ]
 
-    def standings(self, t: float) -> list[Standing]:
+    def accounts(self, t: float) -> list[Account]:
         self._settle_accounts(t)
         return [
-            Standing(
+            Account(
                 tenant=account.tenant,
                 held=tuple(sorted(account.held)),
                 used_s=account.used_s,
@@ -245,7 +245,7 @@ class Slices:
             account.slice_from_t = t + self._start_s
             yield Grant(job=account.tenant.job, slot=slot, is_warm=is_warm)
 
-    def _best_for(self, account: _Account, free: set[Slot]) -> Slot:
+    def _best_for(self, account: _RunningAccount, free: set[Slot]) -> Slot:
         """Where its state is parked, else where nobody's is."""
         others = {slot for a in self._accounts.values() if a is not account for slot in a.parked}
         return min(free, key=lambda slot: (slot not in account.parked, slot in others, slot))

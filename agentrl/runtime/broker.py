@@ -31,7 +31,7 @@ from ray.exceptions import ActorUnavailableError, RayActorError
 from agentrl.runtime.drains import draining_nodes
 from agentrl.runtime.link import Actor
 from agentrl.runtime.process_logs import LoggingActor
-from scheduler.slices import Grant, Ruling, Slices, Slot, Standing, TakeBack, Tenant
+from scheduler.slices import Account, Grant, Ruling, Slices, Slot, TakeBack, Tenant
 
 log = structlog.get_logger(__name__)
 
@@ -156,9 +156,9 @@ class FleetBroker(LoggingActor):
             self._forget(job)
             self._lifelines.pop(job).cancel()
 
-    async def standings(self) -> list[Standing]:
+    async def accounts(self) -> list[Account]:
         """How every run fares."""
-        return self._slices.standings(time.monotonic())
+        return self._slices.accounts(time.monotonic())
 
     async def retire(self) -> None:
         """End, unless a run has come in the meantime."""
@@ -195,7 +195,7 @@ class FleetBroker(LoggingActor):
 
     def _rule(self) -> None:
         now = time.monotonic()
-        held = {slot for standing in self._slices.standings(now) for slot in standing.held}
+        held = {slot for account in self._slices.accounts(now) for slot in account.held}
         self._slices.remove_slots(now, self._closing - held)
         if now - self._started_t < SETTLING_S:
             return
@@ -223,9 +223,9 @@ class FleetBroker(LoggingActor):
         now = time.monotonic()
         gone = self._slices.slots - slots
         if gone:
-            for standing in self._slices.standings(now):
-                for slot in gone.intersection(standing.held):
-                    self._mail[standing.tenant.job].put(Withdrawn(slot))
+            for account in self._slices.accounts(now):
+                for slot in gone.intersection(account.held):
+                    self._mail[account.tenant.job].put(Withdrawn(slot))
             self._slices.remove_slots(now, gone)
         self._closing = frozenset(s for s in slots if SlotPlace.of(s).node_id in self._draining)
         self._slices.add_slots(now, slots - self._closing)

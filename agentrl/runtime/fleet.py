@@ -28,6 +28,7 @@ from agentrl.engine.swap_cost import SwapCost
 from agentrl.record.journal_writer import JournalWriter
 from agentrl.record.layout import RunLayout
 from agentrl.registry import EnvRef
+from agentrl.runtime.broker_link import BrokerLink, tenant_of
 from agentrl.runtime.cluster import in_turn, near_the_driver
 from agentrl.runtime.departures import Departures
 from agentrl.runtime.dispatch import EngineAddress
@@ -36,16 +37,15 @@ from agentrl.runtime.drains import Drains
 from agentrl.runtime.failures import ProcessLost, in_short
 from agentrl.runtime.handoffs import Handoffs
 from agentrl.runtime.keeper import CoordinatorKeeper
-from agentrl.runtime.leases import Leases, tenant_of
 from agentrl.runtime.lifeline import end_when_broken, outlive, patiently
 from agentrl.runtime.link import Actor
+from agentrl.runtime.membership import Membership
 from agentrl.runtime.parameters import ParameterStore
 from agentrl.runtime.process_logs import ProcessLogs
 from agentrl.runtime.progress import RunProgress
 from agentrl.runtime.reports import TrainedStep, num_tokens
 from agentrl.runtime.runner import Runner
 from agentrl.runtime.runners import introduce
-from agentrl.runtime.seat import Seat
 from agentrl.runtime.sharing import SharedSeats
 from agentrl.runtime.staff import GONE, Staff, WorkerSeat
 from agentrl.runtime.trainers import TrainerGroup, is_of_others
@@ -126,9 +126,9 @@ class Fleet:
         self._runner_numbers = count()
         self._sharing: SharedSeats | None = None
         if config.runtime.share is not None:
-            leases = Leases(tenant_of(config, config.runtime.share), self._store, logs)
+            broker = BrokerLink(tenant_of(config, config.runtime.share), self._store, logs)
             self._sharing = SharedSeats(
-                leases=leases,
+                broker=broker,
                 at_least=fewest_workers(config),
                 departures=self._departures,
                 drains=drains,
@@ -214,7 +214,7 @@ class Fleet:
                     tasks.create_task(
                         _follow(
                             actor.warm_up.options(num_returns="streaming").remote(
-                                Seat(
+                                Membership(
                                     rank=rank,
                                     size=len(replicas),
                                     host=meeting.host,

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch exports it unmarked
 
-from agentrl.runtime.seat import ReplicaLost, Seat
+from agentrl.runtime.membership import Membership, ReplicaLost
 
 TIMEOUT = timedelta(seconds=120)
 LOOK_S = 0.05
@@ -42,34 +42,45 @@ class Replicas:
     """
 
     def __init__(
-        self, seat: Seat, meeting: TCPStore | None = None, called_off: Event | None = None
+        self,
+        membership: Membership,
+        meeting: TCPStore | None = None,
+        called_off: Event | None = None,
     ) -> None:
-        self.seat = seat
+        self.membership = membership
         self._meeting = meeting
         self._called_off = called_off or Event()
 
     def __enter__(self) -> Replicas:
-        seat = self.seat
-        if seat.size > 1:
+        membership = self.membership
+        if membership.size > 1:
             with _told_of_losses():
                 meeting = self._meeting or self._connect()
-                meeting.set(f"here/{seat.rank}", "")
-                names = [f"here/{rank}" for rank in range(seat.size)]
+                meeting.set(f"here/{membership.rank}", "")
+                names = [f"here/{rank}" for rank in range(membership.size)]
                 self._wait(lambda: meeting.check(names))
                 dist.init_process_group(
-                    "gloo", store=meeting, rank=seat.rank, world_size=seat.size, timeout=TIMEOUT
+                    "gloo",
+                    store=meeting,
+                    rank=membership.rank,
+                    world_size=membership.size,
+                    timeout=TIMEOUT,
                 )
         return self
 
     def _connect(self) -> TCPStore:
-        seat = self.seat
+        membership = self.membership
         found: list[TCPStore] = []
 
         def is_connected() -> bool:
             with suppress(RuntimeError):
                 found.append(
                     TCPStore(
-                        seat.host, seat.port, seat.size, is_master=False, timeout=CONNECT_TIMEOUT
+                        membership.host,
+                        membership.port,
+                        membership.size,
+                        is_master=False,
+                        timeout=CONNECT_TIMEOUT,
                     )
                 )
             return bool(found)
@@ -93,7 +104,7 @@ class Replicas:
 
     def average(self, parameters: Sequence[nn.Parameter], num_tokens: int) -> None:
         """Replace each gradient by the mean over replicas, weighted by `num_tokens`."""
-        if self.seat.size == 1:
+        if self.membership.size == 1:
             return
         weighted = [_gradient(p).flatten() * num_tokens for p in parameters]
         flat = self._total([*weighted, torch.tensor([float(num_tokens)])])
@@ -101,7 +112,7 @@ class Replicas:
 
     def add_up(self, parameters: Sequence[nn.Parameter]) -> None:
         """Replace each gradient by the sum over replicas; a missing one counts as zeros."""
-        if self.seat.size == 1:
+        if self.membership.size == 1:
             return
         _spread(self._total([_gradient(p).flatten() for p in parameters]), parameters)
 

@@ -26,9 +26,9 @@ import ray
 import structlog
 
 from agentrl.runtime.broker import GRACE_S, SlotPlace, Withdrawn
+from agentrl.runtime.broker_link import BrokerLink
 from agentrl.runtime.departures import Departures
 from agentrl.runtime.drains import Drains
-from agentrl.runtime.leases import Leases
 from agentrl.runtime.staff import WorkerSeat
 from scheduler.events import Role
 from scheduler.slices import Grant, Slot, TakeBack
@@ -48,7 +48,7 @@ class SharedSeats:
     def __init__(
         self,
         *,
-        leases: Leases,
+        broker: BrokerLink,
         at_least: int,
         departures: Departures,
         drains: Drains,
@@ -56,7 +56,7 @@ class SharedSeats:
         progressed: Callable[[], None],
     ) -> None:
         """`progressed` tells the watchdog that a wait is another run's turn, and not a fault."""
-        self._leases = leases
+        self._broker = broker
         self._at_least = at_least
         self._departures = departures
         self._drains = drains
@@ -68,7 +68,7 @@ class SharedSeats:
         """Asked for before the run could let go of anything."""
 
     async def listen(self) -> NoReturn:
-        await self._leases.run()
+        await self._broker.run()
 
     async def fill_first(self, seats: Sequence[WorkerSeat]) -> None:
         """Wait for as many slots as the run needs at least; seats without one are not wanted."""
@@ -77,8 +77,8 @@ class SharedSeats:
             seat.is_wanted.clear()
         waiting = asyncio.create_task(self._name_the_wait())
         try:
-            while self._is_short() or self._leases.has_news:
-                match await self._leases.next():
+            while self._is_short() or self._broker.has_news:
+                match await self._broker.next():
                     case Grant() as grant:
                         self._enter(grant)
                     case TakeBack() as asked:
@@ -96,7 +96,7 @@ class SharedSeats:
             for asked in self._put_off:
                 tasks.create_task(self._leave(asked.slot))
             while True:
-                match await self._leases.next():
+                match await self._broker.next():
                     case Grant() as grant:
                         self._enter(grant)
                     case TakeBack(slot=slot):
@@ -105,7 +105,7 @@ class SharedSeats:
                         self._withdraw(slot)
 
     async def close(self) -> None:
-        await self._leases.leave()
+        await self._broker.leave()
 
     # ----------------------------------------------------------------------- enter and leave
 
@@ -148,7 +148,7 @@ class SharedSeats:
         if seat.slot == slot:
             seat.slot = ""
             log.info("a slot was given back", worker=seat.worker_id, slot=slot)
-            await self._leases.give_back(slot)
+            await self._broker.give_back(slot)
 
     def _least_needed(self, slot: Slot) -> WorkerSeat | None:
         """The one on this slot, unless it is the last of its role and another one is not."""
@@ -174,7 +174,7 @@ class SharedSeats:
             if self._is_short():
                 with self._waiting(self._shortage()):
                     while self._is_short():
-                        if time.monotonic() - self._leases.heard_t < SILENCE_S:
+                        if time.monotonic() - self._broker.heard_t < SILENCE_S:
                             self._progressed()
                         await asyncio.sleep(POLL_S)
             await asyncio.sleep(POLL_S)
@@ -185,7 +185,7 @@ class SharedSeats:
         while True:
             held = {seat.slot for seat in self._filled()}
             if not held <= begun and all(seat.is_ready for seat in self._filled()):
-                await self._leases.begun()
+                await self._broker.begun()
                 begun = held
             begun &= held
             await asyncio.sleep(POLL_S)

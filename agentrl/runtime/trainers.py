@@ -30,9 +30,9 @@ from agentrl.config.run import RunConfig
 from agentrl.runtime.cluster import near_the_driver
 from agentrl.runtime.failures import ProcessLost
 from agentrl.runtime.link import Actor
+from agentrl.runtime.membership import Membership, ReplicaLost
 from agentrl.runtime.progress import RunProgress
 from agentrl.runtime.reports import GradientShare, TrainedStep, trained_step
-from agentrl.runtime.seat import ReplicaLost, Seat
 from agentrl.train.report import AppliedStep
 from agentrl.types import Group
 
@@ -49,7 +49,7 @@ class StepOrder:
     round: int
     """The same for all who are ordered together; a step that is done over has another. Counted from
     1 on through all of a launch."""
-    seat: Seat
+    membership: Membership
     state: Sequence[Ref] = ()
     """One reference to the state of the others, for one that was not part of the step before."""
 
@@ -63,7 +63,7 @@ class TrainerGroup:
         self._checkpoints = checkpoints
         self._members: dict[str, Actor] = {}
         """Those that hold the state after the newest step."""
-        self._seats: dict[str, Seat] = {}
+        self._memberships: dict[str, Membership] = {}
         """Of the last step; the same members go on meeting there."""
         self._resting: list[Ref] = []
         """The state, while nobody trains."""
@@ -75,7 +75,7 @@ class TrainerGroup:
 
     def found(self, replicas: Mapping[str, Actor]) -> None:
         """The run begins, or goes on, with the state that these hold alike."""
-        self._members, self._seats, self._resting = dict(replicas), {}, []
+        self._members, self._memberships, self._resting = dict(replicas), {}, []
 
     async def leave(self, worker_id: str) -> None:
         """A worker turns to other work, between two steps, and has not dropped its state yet.
@@ -119,7 +119,7 @@ class TrainerGroup:
             )
             if shares and len(shares) == len(orders):
                 break
-            self._seats = {}
+            self._memberships = {}
         self._members, self._resting = replicas, []
         has_samples = shares[0].num_samples > 0
         applied: list[AppliedStep] = await self._living(
@@ -169,12 +169,12 @@ class TrainerGroup:
     # --------------------------------------------------------------------------------- parts
 
     async def _orders(self, replicas: dict[str, Actor]) -> dict[str, StepOrder]:
-        """Seats for all, and the state for those that are new. The dead are taken out."""
+        """Memberships for all, and the state for those that are new. The dead are taken out."""
         self._check_state()
         self._round += 1
-        while self._seats.keys() != replicas.keys():
+        while self._memberships.keys() != replicas.keys():
             try:
-                self._seats = await self._take_seats(replicas)
+                self._memberships = await self._assign(replicas)
             except RayActorError:
                 self._bury(next(iter(replicas)), replicas)
                 self._check_state()
@@ -184,18 +184,20 @@ class TrainerGroup:
             holders = list(self._members.values())
             state = [holders[0].snapshot.remote()] if holders else self._resting
         return {
-            name: StepOrder(round=self._round, seat=seat, state=() if name in known else state)
-            for name, seat in self._seats.items()
+            name: StepOrder(
+                round=self._round, membership=membership, state=() if name in known else state
+            )
+            for name, membership in self._memberships.items()
         }
 
-    async def _take_seats(self, replicas: Mapping[str, Actor]) -> dict[str, Seat]:
+    async def _assign(self, replicas: Mapping[str, Actor]) -> dict[str, Membership]:
         """The first one hosts."""
         names = list(replicas)
         if len(names) <= 1:
-            return {name: Seat(rank=0, size=1) for name in names}
+            return {name: Membership(rank=0, size=1) for name in names}
         meeting = await replicas[names[0]].host_meeting.remote(len(names))
         return {
-            name: Seat(rank=rank, size=len(names), host=meeting.host, port=meeting.port)
+            name: Membership(rank=rank, size=len(names), host=meeting.host, port=meeting.port)
             for rank, name in enumerate(names)
         }
 
@@ -244,8 +246,8 @@ class TrainerGroup:
         self._forget(name)
 
     def _forget(self, name: str) -> None:
-        if self._members.pop(name, None) is not None or name in self._seats:
-            self._seats = {}
+        if self._members.pop(name, None) is not None or name in self._memberships:
+            self._memberships = {}
 
     def _check_state(self) -> None:
         if not (self._members or self._resting):

@@ -29,11 +29,11 @@ from agentrl.rollout.demos import DemoRow, DemoTask, demo_rows, demo_tasks
 from agentrl.rollout.judge_expert import expert_roles
 from agentrl.runtime.boxes import open_pool
 from agentrl.runtime.display import WarmupProgress
+from agentrl.runtime.membership import Membership
 from agentrl.runtime.progress import RunProgress
 from agentrl.runtime.replicas import Replicas
 from agentrl.runtime.reports import GradientShare
 from agentrl.runtime.roles import device
-from agentrl.runtime.seat import Seat
 from agentrl.train.checkpoint import load_checkpoint, save_checkpoint
 from agentrl.train.checkpoint_folders import prune_checkpoints
 from agentrl.train.report import AppliedStep
@@ -97,19 +97,19 @@ class TrainingContext:
         chat = make_chat(
             self._config.chat, self._tokenizer.backend_tokenizer, env_class.definition().schemas
         )
-        shown = self._demonstrations(env_class, chat, replicas.seat)
+        shown = self._demonstrations(env_class, chat, replicas.membership)
         with replicas:
             steps = Warmup(self._model, section).run(
-                shown, num_replicas=replicas.seat.size, average=replicas.average
+                shown, num_replicas=replicas.membership.size, average=replicas.average
             )
             for step in steps:
                 yield WarmupProgress(step=step.step, num_steps=section.steps, loss=step.loss)
 
     def _demonstrations(
-        self, env_class: type[Env], chat: ChatFormat, seat: Seat
+        self, env_class: type[Env], chat: ChatFormat, membership: Membership
     ) -> Iterator[DemoRow]:
         """Endless: every `size`-th demonstration, from the `rank`-th on."""
-        tasks = islice(demo_tasks(env_class), seat.rank, None, seat.size)
+        tasks = islice(demo_tasks(env_class), membership.rank, None, membership.size)
         while True:
             yield from asyncio.run(self._show(env_class, chat, list(islice(tasks, SHOWN_AT_ONCE))))
 
@@ -139,7 +139,7 @@ class TrainingContext:
         samples = [sample for cut in cuts for sample in cut.samples]
         try:
             share = self.trainer.accumulate(
-                samples, rank=replicas.seat.rank, size=replicas.seat.size
+                samples, rank=replicas.membership.rank, size=replicas.membership.size
             )
             if samples:
                 self._meet(replicas).add_up(list(self._model.parameters()))
@@ -159,7 +159,7 @@ class TrainingContext:
 
     def _meet(self, replicas: Replicas) -> Replicas:
         """Replicas stay together from step to step, until their number changes."""
-        if self._replicas is None or self._replicas.seat != replicas.seat:
+        if self._replicas is None or self._replicas.membership != replicas.membership:
             self.leave_replicas()
             self._replicas = replicas
             replicas.__enter__()

@@ -29,11 +29,11 @@ from agentrl.registry import EnvRef
 from agentrl.runtime.cores import Cores, stay_on
 from agentrl.runtime.display import WarmupProgress
 from agentrl.runtime.link import Actor
+from agentrl.runtime.membership import Membership
 from agentrl.runtime.notice import TerminationNotice
 from agentrl.runtime.process_logs import LoggingActor
 from agentrl.runtime.progress import RunProgress
 from agentrl.runtime.reports import GradientShare
-from agentrl.runtime.seat import Seat
 from agentrl.runtime.trainers import StepOrder
 from agentrl.train.report import AppliedStep
 
@@ -155,9 +155,9 @@ class Worker(LoggingActor):
         self._meeting = open_meeting(host, size)
         return Address(host, self._meeting.port)
 
-    async def warm_up(self, seat: Seat, env: EnvRef) -> AsyncIterator[WarmupProgress]:
+    async def warm_up(self, membership: Membership, env: EnvRef) -> AsyncIterator[WarmupProgress]:
         """Supervised steps on what the environment shows; a progress a step."""
-        steps = self._trained.warm_up(self._replicas(seat), env)
+        steps = self._trained.warm_up(self._replicas(membership), env)
         while (progress := await self._work(next, steps, None)) is not None:
             yield progress
 
@@ -168,7 +168,7 @@ class Worker(LoggingActor):
         whoever calls.
         """
         self._round = order.round
-        replicas = self._replicas(order.seat)
+        replicas = self._replicas(order.membership)
         if order.round <= self._called_off_round:
             self._called_off.set()
         if order.state:
@@ -258,12 +258,14 @@ class Worker(LoggingActor):
 
     # ---------------------------------------------------------------------------------- parts
 
-    def _replicas(self, seat: Seat) -> Replicas:
+    def _replicas(self, membership: Membership) -> Replicas:
         """Only the first one meets the others in its own house, whatever house it had before."""
         from agentrl.runtime.replicas import Replicas
 
         self._called_off = Event()
-        return Replicas(seat, self._meeting if seat.rank == 0 else None, self._called_off)
+        return Replicas(
+            membership, self._meeting if membership.rank == 0 else None, self._called_off
+        )
 
     @property
     def _served(self) -> ServedEngine | None:

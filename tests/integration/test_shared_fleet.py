@@ -16,7 +16,7 @@ from training import PATIENT, SMALL, Training, whole_lines
 
 from agentrl.runtime.broker import GRACE_S, NAME
 from agentrl.runtime.cluster import joined_cluster
-from scheduler.slices import Standing
+from scheduler.slices import Account
 
 pytestmark = [pytest.mark.soak, pytest.mark.slow, pytest.mark.timeout(1500)]
 SLICE_S = 5.0
@@ -41,14 +41,14 @@ def config(nodes: Nodes, *, steps: int, weight: float = 1.0, **runtime: Any) -> 
     return changed
 
 
-def standings() -> dict[str, Standing]:
+def accounts() -> dict[str, Account]:
     """By run, as the broker has it; nothing while there is no broker."""
     try:
         broker = ray.get_actor(NAME)
-        found: list[Standing] = ray.get(broker.standings.remote(), timeout=DEADLINE_S)
+        found: list[Account] = ray.get(broker.accounts.remote(), timeout=DEADLINE_S)
     except (ValueError, RayActorError):
         return {}
-    return {standing.tenant.job: standing for standing in found}
+    return {account.tenant.job: account for account in found}
 
 
 def num_given_back(training: Training) -> int:
@@ -65,25 +65,25 @@ def wait_for(what: Callable[[], bool], *runs: Training) -> None:
     while not what():
         for run in runs:
             assert run.process.poll() is None, f"a run ended first:\n{run.text}"
-        assert time.monotonic() < deadline, standings()
+        assert time.monotonic() < deadline, accounts()
         time.sleep(0.5)
 
 
 def test_two_runs_take_turns_and_both_reach_their_last_step(nodes: Nodes, tmp_path: Path) -> None:
     runs = [Training(tmp_path / name, config(nodes, steps=25)) for name in ("a", "b")]
     for run in runs:
-        run.wait_for(lambda: len(standings()) == 2)
+        run.wait_for(lambda: len(accounts()) == 2)
     bound_s = NUM_SLOTS * (SLICE_S + GRACE_S)
     started, together_s = time.monotonic(), 0.0
     while all(run.process.poll() is None for run in runs):
-        seen = standings()
+        seen = accounts()
         assert time.monotonic() - started < 1200
-        held = [slot for standing in seen.values() for slot in standing.held]
+        held = [slot for account in seen.values() for slot in account.held]
         assert len(held) == len(set(held)) <= NUM_SLOTS
         if len(seen) == 2:
             together_s = time.monotonic() - started
         if all(run.steps_done() for run in runs):
-            assert all(abs(standing.deficit_s) <= bound_s for standing in seen.values()), seen
+            assert all(abs(account.deficit_s) <= bound_s for account in seen.values()), seen
         time.sleep(0.5)
     for run in runs:
         assert run.wait() == 0, run.text
@@ -103,7 +103,7 @@ def test_a_run_of_twice_the_weight_uses_twice_as_much(nodes: Nodes, tmp_path: Pa
     wait_for(lambda: heavy.steps_done() >= 1 and light.steps_done() >= 1, heavy, light)
 
     def used() -> dict[float, float]:
-        return {s.tenant.weight: s.used_s for s in standings().values()}
+        return {s.tenant.weight: s.used_s for s in accounts().values()}
 
     before = used()
     wait_for(lambda: sum(used().values()) - sum(before.values()) >= WINDOW_S, heavy, light)
@@ -134,10 +134,10 @@ def test_a_killed_run_frees_its_slots_and_a_dead_broker_is_replaced(
     other = Training(tmp_path / "other", config(nodes, steps=20))
     other.wait_for(lambda: other.steps_done() >= 1)
     ray.kill(ray.get_actor(NAME))
-    other.wait_for(lambda: len(standings()) == 2)
+    other.wait_for(lambda: len(accounts()) == 2)
     assert "the fleet's broker was lost" in (other.run / "log.jsonl").read_text()
     victim.kill()
-    other.wait_for(lambda: [len(standing.held) for standing in standings().values()] == [2])
+    other.wait_for(lambda: [len(account.held) for account in accounts().values()] == [2])
     assert other.wait() == 0, other.text
     assert other.summary["steps"] == 20
     nodes.wait_until_clean(nodes.head)

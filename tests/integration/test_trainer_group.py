@@ -20,10 +20,10 @@ from agentrl.config.load import parse_config
 from agentrl.config.run import RunConfig
 from agentrl.runtime.cluster import joined_cluster
 from agentrl.runtime.failures import ProcessLost
+from agentrl.runtime.membership import Membership, ReplicaLost
 from agentrl.runtime.parameters import ParameterStore
 from agentrl.runtime.progress import RunProgress
 from agentrl.runtime.replicas import TIMEOUT
-from agentrl.runtime.seat import ReplicaLost, Seat
 from agentrl.runtime.trainers import StepOrder, TrainerGroup
 from agentrl.runtime.training import Snapshot
 from agentrl.runtime.worker import Worker
@@ -202,9 +202,9 @@ async def test_what_is_called_off_while_the_state_is_still_on_its_way_waits_for_
     bench: Bench,
 ) -> None:
     await bench.hire("a")
-    nowhere = Seat(rank=1, size=2, host="127.0.0.1", port=1)
+    nowhere = Membership(rank=1, size=2, host="127.0.0.1", port=1)
     state = late.remote(bench.replicas["a"].snapshot.remote())
-    order = StepOrder(round=1, seat=nowhere, state=[state])
+    order = StepOrder(round=1, membership=nowhere, state=[state])
     computing = bench.replicas["a"].gradients.remote(order, [ray.put(batch(1))])
     await bench.replicas["a"].call_off.remote(1)
     async with asyncio.timeout(TIMEOUT.total_seconds() / 2):

@@ -55,23 +55,23 @@ class Fleet:
         self.check()
 
     def check(self) -> None:
-        holders = [slot for standing in self.slices.standings(self.t) for slot in standing.held]
+        holders = [slot for account in self.slices.accounts(self.t) for slot in account.held]
         assert len(holders) == len(set(holders))
         assert self.slices.overdue(self.t) == []
         num_free = len(self.slices.slots) - len(holders)
         lacking = [
-            standing.tenant
-            for standing in self.slices.standings(self.t)
-            if len(standing.held) < standing.tenant.wanted >= standing.tenant.at_least
+            account.tenant
+            for account in self.slices.accounts(self.t)
+            if len(account.held) < account.tenant.wanted >= account.tenant.at_least
         ]
         if lacking and not self.leaving:
             assert num_free < max(tenant.at_least for tenant in lacking)
 
     def used(self) -> dict[str, float]:
-        return {s.tenant.job: s.used_s for s in self.slices.standings(self.t)}
+        return {s.tenant.job: s.used_s for s in self.slices.accounts(self.t)}
 
     def held(self) -> dict[str, int]:
-        return {s.tenant.job: len(s.held) for s in self.slices.standings(self.t)}
+        return {s.tenant.job: len(s.held) for s in self.slices.accounts(self.t)}
 
 
 def tenant(job: str, wanted: int, *, weight: float = 1.0, at_least: int = 1) -> Tenant:
@@ -231,13 +231,13 @@ def test_who_holds_on_pays_for_it() -> None:
 def test_jobs_declare_what_they_hold_after_the_books_were_lost() -> None:
     before = Fleet(3, [tenant("a", 3), tenant("b", 3)])
     before.run(50)
-    held = {s.tenant.job: s.held for s in before.slices.standings(before.t)}
+    held = {s.tenant.job: s.held for s in before.slices.accounts(before.t)}
     slices = Slices(grace_s=GRACE_S)
     slices.add_slots(0.0, before.slices.slots)
     for name in ("b", "a"):
         assert slices.join(0.0, tenant(name, 3), held=held[name]) == []
     slices.decide(0.0)
-    assert {s.tenant.job: s.held for s in slices.standings(0.0)} == held
+    assert {s.tenant.job: s.held for s in slices.accounts(0.0)} == held
     assert slices.join(0.0, tenant("c", 3), held=[*held["a"], "gone"]) == [*held["a"], "gone"]
 
 

@@ -10,7 +10,7 @@ from ray.exceptions import RayTaskError
 
 from agentrl.runtime.display import WarmupProgress
 from agentrl.runtime.fleet import _follow
-from agentrl.runtime.seat import ReplicaLost
+from agentrl.runtime.membership import ReplicaLost
 
 PROGRESS = WarmupProgress(step=1, num_steps=2, loss=1.0)
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
+from agentrl.runtime.membership import Membership, ReplicaLost
 from agentrl.runtime.replicas import Replicas, open_meeting
-from agentrl.runtime.seat import ReplicaLost, Seat
 
 DEADLINE_S = 60
 
@@ -23,8 +23,8 @@ def replica(rank: int, size: int, work: Callable[..., Any], ports: Any, results:
         for _ in range(size - 1):
             ports.put(meeting.port)
     port = meeting.port if meeting is not None else ports.get(timeout=DEADLINE_S)
-    seat = Seat(rank=rank, size=size, host="127.0.0.1", port=port)
-    results.put((rank, work(Replicas(seat, meeting))))
+    membership = Membership(rank=rank, size=size, host="127.0.0.1", port=port)
+    results.put((rank, work(Replicas(membership, meeting))))
 
 
 def together(size: int, work: Callable[..., Any], *, answers: int | None = None) -> dict[int, Any]:
@@ -51,14 +51,14 @@ def gradients_of(rank: int) -> list[nn.Parameter]:
 
 
 def averaged(replicas: Replicas) -> list[Any]:
-    parameters = gradients_of(replicas.seat.rank)
+    parameters = gradients_of(replicas.membership.rank)
     with replicas:
-        replicas.average(parameters, num_tokens=30 if replicas.seat.rank == 0 else 10)
+        replicas.average(parameters, num_tokens=30 if replicas.membership.rank == 0 else 10)
     return [p.grad.tolist() for p in parameters if p.grad is not None]
 
 
 def added(replicas: Replicas) -> list[Any]:
-    parameters = gradients_of(replicas.seat.rank)
+    parameters = gradients_of(replicas.membership.rank)
     with replicas:
         replicas.add_up(parameters)
     return [p.grad.tolist() for p in parameters if p.grad is not None]
@@ -66,10 +66,10 @@ def added(replicas: Replicas) -> list[Any]:
 
 def killed_after_the_first(replicas: Replicas) -> str:
     """The last rank dies between two steps; the others must hear of it in the second."""
-    parameters = gradients_of(replicas.seat.rank)
+    parameters = gradients_of(replicas.membership.rank)
     with replicas:
         replicas.add_up(parameters)
-        if replicas.seat.rank == replicas.seat.size - 1:
+        if replicas.membership.rank == replicas.membership.size - 1:
             os.kill(os.getpid(), signal.SIGKILL)
         try:
             replicas.add_up(parameters)
@@ -98,7 +98,7 @@ def test_a_killed_replica_is_an_error_for_all_others() -> None:
 def test_one_replica_needs_no_group() -> None:
     parameter = nn.Parameter(torch.zeros(1))
     parameter.grad = torch.ones(1)
-    with Replicas(Seat(rank=0, size=1)) as replicas:
+    with Replicas(Membership(rank=0, size=1)) as replicas:
         replicas.average([parameter], 5)
         replicas.add_up([parameter])
     assert parameter.grad.item() == 1.0
@@ -112,7 +112,7 @@ def test_a_meeting_to_which_somebody_cannot_come_any_more_is_called_off(rank: in
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         port = nobody.getsockname()[1]
     meeting = open_meeting("127.0.0.1", 2) if rank == 0 else None
-    seat = Seat(rank=rank, size=2, host="127.0.0.1", port=port)
+    membership = Membership(rank=rank, size=2, host="127.0.0.1", port=port)
     threading.Timer(0.5, called_off.set).start()
-    with pytest.raises(ReplicaLost, match="called off"), Replicas(seat, meeting, called_off):
+    with pytest.raises(ReplicaLost, match="called off"), Replicas(membership, meeting, called_off):
         pass

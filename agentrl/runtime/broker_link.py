@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 RETRY_S = 0.5
 
 
-class Leases:
+class BrokerLink:
     """`run()` must be running for news to come."""
 
     def __init__(self, tenant: Tenant, lifeline: Actor, logs: ProcessLogs) -> None:

@@ -11,11 +11,11 @@ import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 
 from agentrl.runtime import broker as brokers
-from agentrl.runtime import leases as run_side
+from agentrl.runtime import broker_link as run_side
 from agentrl.runtime.broker import FleetBroker
-from agentrl.runtime.leases import Leases
+from agentrl.runtime.broker_link import BrokerLink
 from agentrl.runtime.process_logs import ProcessLogs
-from scheduler.slices import Grant, Slot, Standing, TakeBack, Tenant
+from scheduler.slices import Account, Grant, Slot, TakeBack, Tenant
 
 DEADLINE_S = 20
 NODES = [{"NodeID": "a", "Alive": True, "Resources": {"CPU": 2.0}}]
@@ -70,19 +70,19 @@ class World:
         self.line = Line(self.broker)
         self.life = Life()
         tenant = Tenant(job=JOB, wanted=2, slice_s=0.01)
-        self.leases = Leases(tenant, self.life, ProcessLogs())
-        self.running = asyncio.create_task(self.leases.run())
+        self.link = BrokerLink(tenant, self.life, ProcessLogs())
+        self.running = asyncio.create_task(self.link.run())
 
     async def next(self, kind: type) -> Slot:
-        await self.until(lambda: self.leases.has_news)
-        news = await self.leases.next()
+        await self.until(lambda: self.link.has_news)
+        news = await self.link.next()
         assert isinstance(news, kind), news
         slot: Slot = news.slot
         return slot
 
-    def of(self, job: str) -> Standing:
-        standings = self.broker._slices.standings(self.broker._slices._t)
-        return next(each for each in standings if each.tenant.job == job)
+    def of(self, job: str) -> Account:
+        accounts = self.broker._slices.accounts(self.broker._slices._t)
+        return next(each for each in accounts if each.tenant.job == job)
 
     async def until(self, what: Callable[[], bool]) -> None:
         async with asyncio.timeout(DEADLINE_S):
@@ -132,7 +132,7 @@ async def test_who_is_asked_for_a_slot_hears_of_it_once_though_the_message_is_lo
     assert await world.next(TakeBack) in granted
     await world.until(lambda: world.line.lose == [])
     await asyncio.sleep(0.1)
-    assert not world.leases.has_news
+    assert not world.link.has_news
 
 
 @pytest.mark.parametrize("how", ["lose", "refuse"])
@@ -141,7 +141,7 @@ async def test_a_slot_that_is_given_back_in_a_break_is_free(world: World, how: s
     await join_another(world)
     asked = await world.next(TakeBack)
     getattr(world.line, how).append("give_back")
-    await world.leases.give_back(asked)
+    await world.link.give_back(asked)
     await world.until(lambda: world.of("other").held == (asked,))
     assert set(world.of(JOB).held) == granted - {asked}
 

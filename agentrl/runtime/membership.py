@@ -13,7 +13,7 @@ class ReplicaLost(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
+class Membership:
     """A replica's place: `rank` of `size`, meeting at `host:port`, where rank 0 is the host."""
 
     rank: int
