@@ -77,6 +77,7 @@ class Bench:
             announce=self._announce,
             waiting=lambda _: nullcontext(),
             on_replaced=lambda: None,
+            follow=lambda name, actor: None,
         )
 
     async def _announce(self, seat: WorkerSeat) -> None:
