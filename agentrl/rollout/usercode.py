@@ -68,7 +68,7 @@ def blaming(name: str) -> Iterator[None]:
         yield
     except (UserCodeError, *INFRASTRUCTURE):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a user's exit() is not ours
         raise UserCodeError(name) from error
 
 

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import ray
 import structlog
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import ActorUnschedulableError, RayActorError, RayTaskError
 
 from agentrl.record.disk import DiskFailed
 from agentrl.record.jsonl import AppendFile
@@ -24,7 +24,7 @@ from agentrl.record.layout import RunLayout
 from agentrl.runtime.beside import beside
 from agentrl.runtime.coordinator import Coordinator
 from agentrl.runtime.coordinator_state import CoordinatorState
-from agentrl.runtime.failures import ProcessLost
+from agentrl.runtime.failures import ProcessLost, RunFailed
 from agentrl.runtime.lifeline import answer_or_kill, outlive
 from agentrl.runtime.link import RETRY_S, Actor, CoordinatorAddress
 from agentrl.runtime.status import CoordinatorStatus
@@ -68,8 +68,8 @@ class CoordinatorKeeper:
         await self._is_there.wait()
 
     async def run(self) -> NoReturn:
-        """Raises `ProcessLost` when the log of one that died cannot be replayed, and what keeps a
-        living one from going on."""
+        """Raises `ProcessLost` when the log of one that died cannot be replayed, `RunFailed` when
+        Ray starts no other one here, and what keeps a living one from going on."""
         while True:
             self._actor = self._start()
             self._follow("coordinator", self._actor)
@@ -81,6 +81,12 @@ class CoordinatorKeeper:
                 ray.kill(self._actor)  # where only the line to it broke, two would write one log
                 log.warning("the coordinator was lost; another one goes on from its log")
                 self._on_lost()
+            except ActorUnschedulableError as error:
+                raise RunFailed(
+                    "the coordinator was lost, and this machine, on which another one has to start, "
+                    "is being taken away; go on elsewhere, from the newest checkpoint, with "
+                    "`agentrl train --resume`"
+                ) from error
             self._is_there.clear()
             self.address = self.address.after(1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 
@@ -125,3 +126,15 @@ async def test_too_many_that_never_return_are_the_environments_error(
     while lost.names():  # noqa: ASYNC110 - a thread sets no event
         await asyncio.sleep(0.001)
     assert await call(lambda: "on") == "on"
+
+
+async def test_an_environment_that_exits_is_to_blame_and_takes_nobody_along() -> None:
+    def plain() -> None:
+        sys.exit("that is it")
+
+    async def asynchronous() -> None:
+        sys.exit("that is it")
+
+    for calls_exit in (plain, asynchronous):
+        with pytest.raises(UserCodeError, match="that is it"):
+            await call(calls_exit)

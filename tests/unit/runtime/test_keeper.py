@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 import ray
-from ray.exceptions import RayActorError
+from ray.exceptions import ActorUnschedulableError, RayActorError
 
 from agentrl.record.layout import RunLayout
 from agentrl.runtime.beside import beside
+from agentrl.runtime.failures import RunFailed
 from agentrl.runtime.keeper import CoordinatorKeeper
 from scheduler.admission import CapacityAdmission
 from scheduler.core import Scheduler
@@ -52,6 +53,21 @@ class FakeCoordinator:
         raise RayActorError
 
 
+def make_keeper(folder: Path, *, on_lost: Callable[[], None]) -> CoordinatorKeeper:
+    return CoordinatorKeeper(
+        Scheduler(
+            routing=LeastLoad(),
+            admission=CapacityAdmission(groups_per_step=1, num_steps=1, max_running_groups=1),
+        ),
+        RunLayout(folder),
+        tick_s=1.0,
+        silence_timeout_s=0.05,
+        start_timeout_s=0.05,
+        on_lost=on_lost,
+        follow=lambda name, actor: None,
+    )
+
+
 @pytest.mark.parametrize("stops", ["opening", "later"])
 async def test_a_coordinator_that_no_longer_answers_is_ended_and_has_a_successor(
     stops: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -60,18 +76,7 @@ async def test_a_coordinator_that_no_longer_answers_is_ended_and_has_a_successor
     stopped, healthy = FakeCoordinator(stops), FakeCoordinator()
     to_start, num_lost = [stopped, healthy], []
     monkeypatch.setattr(CoordinatorKeeper, "_start", lambda keeper: to_start.pop(0))
-    keeper = CoordinatorKeeper(
-        Scheduler(
-            routing=LeastLoad(),
-            admission=CapacityAdmission(groups_per_step=1, num_steps=1, max_running_groups=1),
-        ),
-        RunLayout(tmp_path),
-        tick_s=1.0,
-        silence_timeout_s=0.05,
-        start_timeout_s=0.05,
-        on_lost=lambda: num_lost.append(1),
-        follow=lambda name, actor: None,
-    )
+    keeper = make_keeper(tmp_path, on_lost=lambda: num_lost.append(1))
 
     async def until_healthy() -> None:
         await healthy.was_opened.wait()
@@ -83,3 +88,23 @@ async def test_a_coordinator_that_no_longer_answers_is_ended_and_has_a_successor
     assert stopped.is_killed.is_set()
     assert not healthy.is_killed.is_set(), "it was left alone while it answered"
     assert (stopped.num_opened, healthy.num_opened, len(num_lost)) == (1, 1, 1)
+
+
+async def test_one_that_has_nowhere_to_start_ends_the_run_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its machine is being taken away, and Ray places nothing there any more."""
+
+    async def has_no_place() -> None:
+        raise ActorUnschedulableError("The node is draining")
+
+    lost, without_place = FakeCoordinator(), FakeCoordinator()
+    lost.is_killed.set()
+    without_place.open = Method(has_no_place)
+    to_start = [lost, without_place]
+    monkeypatch.setattr(ray, "kill", lambda killed: None)
+    monkeypatch.setattr(CoordinatorKeeper, "_start", lambda keeper: to_start.pop(0))
+    keeper = make_keeper(tmp_path, on_lost=lambda: None)
+    async with asyncio.timeout(DEADLINE_S):
+        with pytest.raises(RunFailed, match=r"machine.* is being taken away.*--resume"):
+            await keeper.run()
