@@ -1,6 +1,7 @@
 """The embedded engine as its callers see it: streams, commands between steps, errors."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
@@ -23,11 +24,14 @@ from agentrl.engine.torch_engine import TorchEngine
 
 GREEDY = Sampling(temperature=0)
 CONTEXT_TOKENS = 256
+STEP_S = 0.004
+"""At least, so that whoever acts on a turn of hundreds of tokens finds it running."""
 pytestmark = pytest.mark.timeout(60)
 
 
 @pytest_asyncio.fixture
 async def engine(model: PreTrainedModel) -> AsyncIterator[TorchEngine]:
+    model.register_forward_pre_hook(lambda *_: time.sleep(STEP_S))
     engine = TorchEngine(
         model, num_slots=4, context_tokens=CONTEXT_TOKENS, prefill_tokens=32, policy_version=7
     )
