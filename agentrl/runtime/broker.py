@@ -146,6 +146,7 @@ class FleetBroker(LoggingActor):
 
     async def give_back(self, job: str, slot: Slot) -> None:
         """The weights that the run had there stay in the node's memory while nothing newer comes."""
+        await self._look_at_nodes()  # it may be given back because its machine goes
         if job in self._mail:
             self._slices.give_back(time.monotonic(), job, slot, is_parked=True)
             self._rule()

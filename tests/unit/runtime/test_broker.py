@@ -1,10 +1,17 @@
-"""What a shared fleet counts as slots."""
+"""What a shared fleet counts as slots, and whom it lends them to."""
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
 from typing import Any
 
-from agentrl.runtime.broker import SlotPlace, slots_of
+import pytest
+import ray
+
+from agentrl.runtime import broker as fleet_broker
+from agentrl.runtime.broker import FleetBroker, SlotPlace, slots_of
+from scheduler.slices import Grant, Tenant
 
 
 def node(name: str, *, is_alive: bool = True, **resources: float) -> dict[str, Any]:
@@ -24,3 +31,23 @@ def test_where_there_are_accelerators_cores_are_none() -> None:
 def test_a_slot_says_where_it_is() -> None:
     assert SlotPlace.of("a/cpu1") == SlotPlace("a", None)
     assert SlotPlace.of("b/gpu1") == SlotPlace("b", 1)
+
+
+async def test_a_slot_is_not_lent_again_when_it_is_given_back_because_its_machine_goes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A run may hear of that before the broker has looked."""
+    draining: dict[str, float | None] = {}
+    monkeypatch.setattr(ray, "nodes", lambda: [node("a", CPU=1.0)])
+    monkeypatch.setattr(fleet_broker, "draining_nodes", lambda: draining)
+    monkeypatch.setattr(fleet_broker, "SETTLING_S", 0.0)
+    monkeypatch.setattr(fleet_broker, "TICK_S", 60.0)
+    monkeypatch.setattr(fleet_broker, "POLL_S", 0.05)
+    lifeline = SimpleNamespace(lifeline=SimpleNamespace(remote=asyncio.Event().wait))
+    broker = FleetBroker()
+    tenant = Tenant(job="run", weight=1.0, wanted=1, at_least=1, slice_s=5.0)
+    await broker.join(tenant, lifeline, [], 0)
+    assert await broker.listen("run", 0) == [Grant(job="run", slot="a/cpu0", is_warm=False)]
+    draining["a"] = None
+    await broker.give_back("run", "a/cpu0")
+    assert await broker.listen("run", 1) == []
