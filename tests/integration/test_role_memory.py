@@ -19,7 +19,9 @@ from agentrl.runtime.worker import Worker
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 LARGE = {"hidden_size": 512, "intermediate_size": 1536, "num_layers": 4, "num_heads": 8}
-ROUNDS = 5
+ROUNDS = 12
+WARM_UP_ROUNDS = 4
+"""In which the heap takes the shape that it keeps."""
 
 
 class Store:
@@ -61,4 +63,5 @@ def test_memory_comes_back_when_a_role_is_left(tmp_path: Path) -> None:
     assert size_mb >= 30, "a context that stays must be seen"
     held = asyncio.run(rounds(Worker(loaded, Store(weights), (), 1)))
     # three models a round: one that stayed would show in each of the later rounds
-    assert held[-1] - held[1] < (ROUNDS - 2) * size_mb / 2, held
+    later = held[WARM_UP_ROUNDS - 1 :]
+    assert later[-1] - later[0] < (len(later) - 1) * size_mb / 2, held
