@@ -82,7 +82,9 @@ async def _launch(
             if isinstance(cause, DiskFailed):
                 raise RunFailed(str(cause)) from error
             if isinstance(cause, ValueError):
-                # what a person can mend is told as plainly as if it had been found here
+                # what a person can mend is told as plainly as if it had been found here; the log
+                # says where that was, since nobody can tell it from a fault of ours for sure
+                log.info("an error ended the run", traceback=str(error))
                 raise ValueError(str(cause)) from error
             raise
         finally:
