@@ -19,6 +19,7 @@ import ray
 import structlog
 
 from agentrl.runtime.drains import Drains
+from agentrl.runtime.link import Actor
 from agentrl.runtime.staff import GONE, WorkerSeat
 from agentrl.runtime.trainers import TrainerGroup
 from scheduler.events import Event, PreemptionNotice, Role
@@ -71,7 +72,7 @@ class Departures:
         process = seat.actor
         try:
             async with asyncio.timeout(grace_s):
-                await self._hand_over(seat)
+                await self._hand_over(seat, process)
         except TimeoutError:
             log.warning("a worker had too little time to leave", worker=seat.worker_id)
         except GONE:
@@ -80,10 +81,10 @@ class Departures:
         with suppress(*GONE):
             await process.lifeline.remote()
 
-    async def _hand_over(self, seat: WorkerSeat) -> None:
+    async def _hand_over(self, seat: WorkerSeat, process: Actor) -> None:
         if seat.role is Role.TRAINING:
             await self._boundary.wait()
             await self._trainers.leave(seat.worker_id)
         else:
-            await seat.actor.quiesce.remote()
-        await seat.actor.leave_role.remote()
+            await process.quiesce.remote()
+        await process.leave_role.remote()

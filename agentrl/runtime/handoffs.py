@@ -128,6 +128,7 @@ class Handoffs:
             case Stage.RELEASE:
                 if seat.role is Role.TRAINING:
                     await self._trainers.leave(seat.worker_id)
+                    seat.check(order.generation)
                 # from here on a process that starts in this seat starts in the new role
                 seat.role, seat.url = order.duty.role, ""
                 await seat.actor.leave_role.remote()

@@ -37,7 +37,13 @@ log = structlog.get_logger(__name__)
 Result = TypeVar("Result")
 START_TRIES = 4
 """Processes in one seat, one after the other, before a launch gives up."""
-GONE = (RayActorError, ActorUnschedulableError, EngineError)
+
+
+class Superseded(Exception):
+    """Whoever was in the seat is no longer there, or no longer there for what it was asked."""
+
+
+GONE = (RayActorError, ActorUnschedulableError, EngineError, Superseded)
 """What a call to a worker raises that is lost, or whose machine or engine is."""
 
 
@@ -86,6 +92,12 @@ class WorkerSeat:
         """In a step that begins now. The state of one that is leaving may rest already, and what it
         learned after that would end with it."""
         return self.is_ready and not self.is_leaving and self.role is Role.TRAINING
+
+    def check(self, generation: int) -> None:
+        """To be asked after every wait: raises `Superseded` when this is not the seat's generation
+        any more, so that nothing is said of a process that was meant for the one before it."""
+        if self.generation != generation:
+            raise Superseded(f"{self.worker_id} has another generation now")
 
     @property
     def accelerators(self) -> tuple[str, ...]:
@@ -231,33 +243,46 @@ class Staff:
 
         A training worker gets its state when it first takes part in a step.
         """
+        generation = seat.generation
+        served = await self._become(seat)
+        seat.check(generation)
+        seat.url, seat.version = served
+        if seat.role is Role.ROLLOUT:
+            await self._catch_up(seat, generation)
+
+    async def _become(self, seat: WorkerSeat) -> Served:
         match seat.role:
             case Role.ROLLOUT:
-                await self._serve(seat, await seat.actor.become_rollout.remote(self._secret))
+                served: Served = await seat.actor.become_rollout.remote(self._secret)
+                return served
             case Role.GENRM:
-                judging = seat.actor.become_genrm.remote(self._secret, self._layout.judge)
-                seat.url, seat.version = await judging
+                judging: Served = await seat.actor.become_genrm.remote(
+                    self._secret, self._layout.judge
+                )
+                return judging
             case Role.TRAINING:
                 await seat.actor.become_training.remote(None)
-                seat.url, seat.version = "", await self._store.newest.remote()
+                return Served(url="", version=await self._store.newest.remote())
 
-    async def _serve(self, seat: WorkerSeat, served: Served) -> None:
+    async def _catch_up(self, seat: WorkerSeat, generation: int) -> None:
         """Whoever publishes passes over a seat without a url, so what was published until it has
         one is loaded here."""
-        seat.url, seat.version = served
         while seat.version < (newest := await self._store.newest.remote()):
             await seat.actor.load.remote(newest)
+            seat.check(generation)
             seat.version = newest
 
     async def load(self, seat: WorkerSeat, version: int) -> None:
         """Give a worker that serves the policy new weights; one that serves no more gets none."""
         if not seat.url:
             return  # on its way to this role; it takes the newest version when it gets there
-        generation, began_s = seat.generation, time.monotonic()
+        process, generation, began_s = seat.actor, seat.generation, time.monotonic()
         try:
-            await seat.actor.load.remote(version)
+            await process.load.remote(version)
         except GONE:
             return  # it takes the newest version when it serves again, as does its successor
+        if seat.actor is not process:
+            return
         seat.version = version
         self._tell(
             WeightsLoaded(
@@ -270,8 +295,10 @@ class Staff:
 
     async def report(self, seat: WorkerSeat) -> None:
         """Tell the runners, and then the scheduler, that the seat is ready."""
+        generation = seat.generation
         if seat.url:
             await self._announce(seat)
+            seat.check(generation)
         seat.is_ready = True
         self._tell(
             WorkerReady(

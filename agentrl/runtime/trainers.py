@@ -227,8 +227,8 @@ class TrainerGroup:
         return results
 
     def _call_off_after(self, done: asyncio.Future[Result], replicas: Mapping[str, Actor]) -> None:
-        """Who has not met the dead one yet would wait for it in vain."""
-        if not done.cancelled() and isinstance(done.exception(), RayActorError):
+        """Who has not met the one that died or failed would wait for it in vain."""
+        if not done.cancelled() and done.exception() is not None:
             for actor in replicas.values():
                 actor.call_off.remote(self._round)
 

@@ -213,6 +213,16 @@ async def test_what_is_called_off_while_the_state_is_still_on_its_way_waits_for_
     assert isinstance(lost.value.cause, ReplicaLost)
 
 
+async def test_one_that_fails_is_told_of_though_the_others_wait_for_it(bench: Bench) -> None:
+    await bench.hire("a", "b")
+    bench.group.found(bench.replicas)
+    await bench.replicas["b"].leave_role.remote()
+    async with asyncio.timeout(TIMEOUT.total_seconds() / 2):
+        with pytest.raises(RayTaskError) as failed:
+            await bench.train(1, "a", "b")
+    assert isinstance(failed.value.cause, AssertionError)
+
+
 async def test_workers_that_come_back_may_meet_in_another_order(bench: Bench) -> None:
     await bench.hire("a", "b")
     bench.group.found(bench.replicas)

@@ -1,4 +1,4 @@
-"""Workers that are put to work while new weights come, or that lose their engine then."""
+"""Workers that are put to work while new weights come, or that are lost then."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agentrl.config.load import load_config
 from agentrl.config.sections import BucketSection
 from agentrl.engine.engine import EngineError
 from agentrl.record.layout import RunLayout
-from agentrl.runtime.staff import Staff, WorkerSeat
+from agentrl.runtime.staff import Staff, Superseded, WorkerSeat
 from agentrl.runtime.worker import Served
 from scheduler.events import Event, Role, WeightsLoaded, WorkerReady
 
@@ -46,6 +46,8 @@ class FakeWorker:
         self.num_to_come = 0
         self.failure: Exception | None = None
         """Of the next loads."""
+        self.meanwhile: Callable[[], None] = lambda: None
+        """Happens in each call."""
         self.become_rollout = Method(self._become_rollout)
         self.load = Method(self._load)
 
@@ -54,6 +56,7 @@ class FakeWorker:
         return Served(URL, self.version)
 
     async def _load(self, version: int) -> None:
+        self.meanwhile()
         if self.failure is not None:
             raise self.failure
         if self.num_to_come:
@@ -64,6 +67,7 @@ class FakeWorker:
 class Bench:
     def __init__(self) -> None:
         self.told: list[Event] = []
+        self.on_announced: Callable[[], None] = lambda: None
         self.store = FakeStore()
         self.worker = FakeWorker(self.store)
         bucket = BucketSection(name="default", max_running=4)
@@ -82,6 +86,12 @@ class Bench:
 
     async def _announce(self, seat: WorkerSeat) -> None:
         assert seat.url == URL
+        self.on_announced()
+
+    def replace(self) -> None:
+        """The process in the seat is lost, and another one starts there."""
+        self.seat.generation, self.seat.url = self.seat.generation + 1, ""
+        self.seat.actor = FakeWorker(self.store)
 
 
 async def test_weights_that_age_while_a_worker_starts_are_loaded_before_it_is_ready() -> None:
@@ -126,3 +136,30 @@ async def test_what_cannot_be_loaded_is_no_loss() -> None:
     bench.seat.url, bench.worker.failure = URL, refused
     with pytest.raises(ValueError, match="lacks a weight"):
         await bench.staff.load(bench.seat, 2)
+
+
+async def test_who_is_lost_while_the_runners_are_told_of_it_is_not_reported() -> None:
+    """The next process in the seat is not ready yet, and must not be taken for it."""
+    bench = Bench()
+    bench.on_announced = bench.replace
+    with pytest.raises(Superseded):
+        await bench.staff.put_to_work(bench.seat)
+    assert bench.told == []
+    assert not bench.seat.is_ready
+
+
+async def test_what_a_lost_process_has_served_is_not_taken_for_its_successors() -> None:
+    bench = Bench()
+    bench.worker.meanwhile = bench.replace
+    with pytest.raises(Superseded):
+        await bench.staff.put_to_work(bench.seat)
+    assert bench.told == []
+    assert bench.seat.url == ""
+
+
+async def test_what_a_lost_process_has_loaded_is_not_taken_for_its_successors() -> None:
+    bench = Bench()
+    bench.seat.url, bench.worker.meanwhile = URL, bench.replace
+    await bench.staff.load(bench.seat, 2)
+    assert bench.told == []
+    assert bench.seat.version == 0
