@@ -152,7 +152,8 @@ class DockerBackend(StreamBackend):
             if reaper is not None:  # there were boxes; one may have come after it was given up
                 await self.reap()
         except* SandboxError as e:
-            log.warning("could not remove all boxes, the next run does or `gc`: %s", e.exceptions)
+            reasons = "; ".join(str(error) for error in e.exceptions)
+            log.warning("could not remove all boxes, the next run does or `gc`: %s", reasons)
         await self.images.close()
         await self.engine.close()
 

@@ -102,5 +102,9 @@ async def test_a_backend_can_be_closed_without_its_engine(engine: PrivateEngine)
         await asyncio.wait_for(backend.close(), 60)
     finally:
         await asyncio.to_thread(engine.start)
+    sweeper = DockerBackend(run_id="restart", engine=await asyncio.to_thread(engine.connect))
+    sweeper.backend_id = backend.backend_id  # its owner lives: nobody else would touch it
+    await sweeper.reap()
     await none_left(engine)
+    await sweeper.close()
     gc.collect()

@@ -33,8 +33,8 @@ pytestmark = pytest.mark.timeout(60)
 
 
 @pytest_asyncio.fixture
-async def engine(model: PreTrainedModel) -> AsyncIterator[TorchEngine]:
-    engine = TorchEngine(model, num_slots=4, context_tokens=CONTEXT_TOKENS, policy_version=3)
+async def engine(paced: PreTrainedModel) -> AsyncIterator[TorchEngine]:
+    engine = TorchEngine(paced, num_slots=4, context_tokens=CONTEXT_TOKENS, policy_version=3)
     yield engine
     await engine.close()
 

@@ -1,7 +1,6 @@
 """The embedded engine as its callers see it: streams, commands between steps, errors."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
@@ -24,16 +23,13 @@ from agentrl.engine.torch_engine import TorchEngine
 
 GREEDY = Sampling(temperature=0)
 CONTEXT_TOKENS = 256
-STEP_S = 0.004
-"""At least, so that whoever acts on a turn of hundreds of tokens finds it running."""
 pytestmark = pytest.mark.timeout(60)
 
 
 @pytest_asyncio.fixture
-async def engine(model: PreTrainedModel) -> AsyncIterator[TorchEngine]:
-    model.register_forward_pre_hook(lambda *_: time.sleep(STEP_S))
+async def engine(paced: PreTrainedModel) -> AsyncIterator[TorchEngine]:
     engine = TorchEngine(
-        model, num_slots=4, context_tokens=CONTEXT_TOKENS, prefill_tokens=32, policy_version=7
+        paced, num_slots=4, context_tokens=CONTEXT_TOKENS, prefill_tokens=32, policy_version=7
     )
     yield engine
     await engine.close()
@@ -328,8 +324,8 @@ async def test_an_engine_that_is_closed_has_not_broken(model: PreTrainedModel) -
     assert heard == []
 
 
-async def test_a_closed_engine_ends_its_turns_and_refuses_new_ones(model: PreTrainedModel) -> None:
-    engine = TorchEngine(model, num_slots=1, context_tokens=CONTEXT_TOKENS)
+async def test_a_closed_engine_ends_its_turns_and_refuses_new_ones(paced: PreTrainedModel) -> None:
+    engine = TorchEngine(paced, num_slots=1, context_tokens=CONTEXT_TOKENS)
     tasks = [asyncio.create_task(whole(engine.generate(request(str(i), [i], 200)))) for i in (1, 2)]
     await until(engine, waiting=1)
     await engine.close()
