@@ -38,6 +38,7 @@ from agentrl.runtime.link import Actor, CoordinatorLink
 from agentrl.runtime.loop import TrainingLoop
 from agentrl.runtime.metrics import Scrape
 from agentrl.runtime.metrics_endpoint import MetricsEndpoint
+from agentrl.runtime.outages import LONGEST_PAUSE_S, OutageGate
 from agentrl.runtime.process_logs import ProcessLogs
 from agentrl.runtime.progress import NO_CHECKPOINT, RunProgress, Standing
 from agentrl.runtime.recorder import Recorder
@@ -130,6 +131,11 @@ class Launch:
             on_journal_failed=lambda lines: self._writer.failed_elsewhere("journal", lines),
             silence_timeout_s=config.runtime.silence_timeout_s,
         )
+        self._outages = OutageGate(
+            self._runners.submit,
+            clock=time.monotonic,
+            longest_pause_s=min(LONGEST_PAUSE_S, config.runtime.stall_timeout_s / 10),
+        )
         self._collector = self._make_collector()
         self._fleet = Fleet(
             config=config,
@@ -156,6 +162,7 @@ class Launch:
                 self._link.run(),
                 self._watchdog.watch(),
                 self._runners.run(),
+                self._outages.run(),
                 self._logs.run(),
                 drains.watch(),
                 self._heed_own_drain(drains),
@@ -292,13 +299,14 @@ class Launch:
 
     async def _waits(self) -> list[str]:
         ended = since_batch(self._collector.since_batch)
-        return [*ended, *waits_of(await self._inquiry.make())]
+        return [*ended, *self._outages.waits(), *waits_of(await self._inquiry.make())]
 
     async def _scrape(self) -> Scrape:
         return Scrape(
             await self._inquiry.make(),
             oldest_wait_s=self._watchdog.oldest_wait_s,
             record_dropped=self._recorder.dropped,
+            held_attempts=self._outages.num_held,
         )
 
     # -------------------------------------------------------------------------------- callbacks
@@ -310,10 +318,10 @@ class Launch:
             self._fleet.on_decision(decision)
 
     def _submit(self, attempt: Attempt) -> None:
-        """To a runner, unless its end is known already."""
+        """To a runner, as soon as boxes and engines work, unless its end is known already."""
         past = self._journals.take(attempt)
         if past is None or past.ended is None:
-            self._runners.submit(attempt, past)
+            self._outages.submit(attempt, past)
         else:
             asyncio.get_running_loop().call_soon(self._on_returned, past.ended)
 
@@ -327,6 +335,7 @@ class Launch:
         self._journals.returned(trajectory)
         if trajectory.outcome is not Outcome.INFRA_ERROR:
             self._watchdog.progressed()
+        self._outages.ended(trajectory)
         self._collector.on_returned(trajectory)
 
     async def _heed_own_drain(self, drains: Drains) -> None:

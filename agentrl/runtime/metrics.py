@@ -130,11 +130,17 @@ class Scrape:
     """A prometheus collector of what is the case now."""
 
     def __init__(
-        self, status: RunStatus, *, oldest_wait_s: float, record_dropped: Mapping[str, int]
+        self,
+        status: RunStatus,
+        *,
+        oldest_wait_s: float,
+        record_dropped: Mapping[str, int],
+        held_attempts: int,
     ) -> None:
         self._status = status
         self._oldest_wait_s = oldest_wait_s
         self._record_dropped = record_dropped
+        self._held_attempts = held_attempts
 
     def describe(self) -> Iterable[Metric]:
         return ()
@@ -145,6 +151,11 @@ class Scrape:
             "agentrl_oldest_wait_seconds",
             "How long the driver's oldest wait lasts by now.",
             value=self._oldest_wait_s,
+        )
+        yield GaugeMetricFamily(
+            "agentrl_held_attempts",
+            "Attempts that are not begun yet, because boxes, engines or judges fail.",
+            value=self._held_attempts,
         )
         yield _counters(
             "agentrl_record_dropped",

@@ -65,6 +65,10 @@ def test_a_run_whose_boxes_are_gone_says_so_and_so_does_its_log(tmp_path: Path) 
         r"since the last batch: .*\d+ infra_error.*newest error: .*SandboxLost: no engine any more",
         training.text,
     )
+    assert re.search(r"boxes, engines or judges to work again: .*are held back", training.text)
+    ended = re.search(r"since the last batch: .*?(\d+) infra_error", training.text)
+    assert ended is not None
+    assert int(ended[1]) < 100, "a minute of trying at full speed begins thousands"
     lines = whole_lines(training.run / "log.jsonl")
     losses = [line for line in lines if line["event"].startswith("a group lost too many members")]
     assert losses[-1]["error"].endswith("SandboxLost: no engine any more")

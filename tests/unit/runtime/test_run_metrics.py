@@ -59,9 +59,12 @@ def test_what_happens_is_counted() -> None:
 
 def test_what_is_the_case_now_is_asked_and_who_is_silent_is_named() -> None:
     registry = CollectorRegistry()
-    registry.register(Scrape(STATUS, oldest_wait_s=7.0, record_dropped={"trajectory": 3}))
+    registry.register(
+        Scrape(STATUS, oldest_wait_s=7.0, record_dropped={"trajectory": 3}, held_attempts=24)
+    )
     lines = text_of(registry)
     assert "agentrl_oldest_wait_seconds 7.0" in lines
+    assert "agentrl_held_attempts 24.0" in lines
     assert 'agentrl_record_dropped_total{kind="trajectory"} 3.0' in lines
     assert 'agentrl_open_trajectories{role="rollout",state="waiting"} 5.0' in lines
     assert 'agentrl_scheduler_decisions_total{decision="Shift"} 4.0' in lines
