@@ -9,6 +9,8 @@ import torch
 from tiny_models import tiny_qwen
 from transformers import PreTrainedModel
 
+from agentrl.engine.batcher import Batcher
+
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
@@ -27,21 +29,24 @@ def model(shared_model: PreTrainedModel) -> PreTrainedModel:
 
 
 @pytest_asyncio.fixture
-async def paced(model: PreTrainedModel) -> AsyncIterator[PreTrainedModel]:
-    """Computes once in each turn of the event loop, however little of the machine that gets: whoever
-    acts on a turn of hundreds of tokens finds it running."""
-    pulse = Event()
+async def paced(
+    model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[PreTrainedModel]:
+    """Its engine computes once in each turn of the event loop, however little of the machine that
+    gets: whoever acts on a turn of hundreds of tokens finds it running."""
+    pulse, step = Event(), Batcher.step
 
     async def beat() -> None:
         while True:
             pulse.set()
             await asyncio.sleep(0.002)
 
-    def wait_for_a_beat(*_: object) -> None:
+    def step_in_time(batcher: Batcher) -> None:
         pulse.wait()
         pulse.clear()
+        step(batcher)
 
     beating = asyncio.create_task(beat())
-    model.register_forward_pre_hook(wait_for_a_beat)
+    monkeypatch.setattr(Batcher, "step", step_in_time)  # not every pass calls the model's modules
     yield model
     beating.cancel()
