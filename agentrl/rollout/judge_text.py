@@ -47,14 +47,11 @@ def messages_for(question: Question, *, brief: bool) -> list[Message]:
 
 
 def _brief(question: Question) -> list[str]:
+    lines = [question.text] if question.text else []
+    if question.kind is QuestionKind.COMPARE:  # else a candidate could speak for the other
+        return [*lines, *_candidates(question, ("A", "B"))]
     names = " ".join(criterion.name for criterion in question.criteria)
-    labels = ("A", "B") if question.kind is QuestionKind.COMPARE else ("",)
-    parts = [
-        part
-        for label, text in zip(labels, question.material, strict=True)
-        for part in (label, text)
-    ]
-    return [part for part in (question.text, names, *parts) if part]
+    return [line for line in (*lines, names, *question.material) if line]
 
 
 def _instructions(question: Question) -> list[str]:
@@ -80,10 +77,16 @@ def _explained(question: Question) -> list[str]:
     lines = [question.text] if question.text else []
     lines += [f"{c.name}: {c.question}" for c in question.criteria if c.question]
     if question.kind is QuestionKind.COMPARE:
-        for label, text in zip("AB", question.material, strict=True):
-            lines += [f"Candidate {label}:", *_fenced(text)]
-        return lines
+        return [*lines, *_candidates(question, ("Candidate A:", "Candidate B:"))]
     return [*lines, *_fenced(question.material[0])]
+
+
+def _candidates(question: Question, labels: Sequence[str]) -> list[str]:
+    return [
+        line
+        for label, text in zip(labels, question.material, strict=True)
+        for line in (label, *_fenced(text))
+    ]
 
 
 def _fenced(text: str) -> list[str]:

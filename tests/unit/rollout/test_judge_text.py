@@ -70,7 +70,7 @@ def test_a_full_question_explains_the_form_and_a_brief_one_does_not() -> None:
     (brief,) = messages_for(RUBRIC, brief=True)
     assert brief.content == "Of a shop assistant.\npolite right\nA Thank you!"
     (pair,) = messages_for(compare_question("Which?", "x", "y"), brief=True)
-    assert pair.content == "Which?\nA\nx\nB\ny"
+    assert pair.content == "Which?\nA\n<<<\nx\n>>>\nB\n<<<\ny\n>>>"
 
 
 def test_a_verdict_on_something_else_cannot_be_written() -> None:
