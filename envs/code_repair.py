@@ -43,6 +43,8 @@ from envs.code_repair_repository import Repository, draw_repository
 
 EVAL_TASKS = 1024
 RUN_TESTS = "python3 -m unittest 2>&1 | tail -n 1"
+FILE_BYTES = 64 * 1024
+"""Of a file that is read; modules have a few thousand."""
 ANSWER_BYTES = 1024 * 1024
 """Of output that is looked at; the answers are at its end, after whatever the modules print."""
 ANSWERING = f"""\
@@ -106,7 +108,7 @@ class CodeRepair(Env):
     async def read(self, path: str) -> str:
         """The text of a file."""
         try:
-            return await self.sandbox.read_text(path)
+            return await self.sandbox.read_text(path, max_bytes=FILE_BYTES)
         except (OSError, UnsafePath) as error:
             raise ToolError(f"cannot read {path}: {error}") from error
 

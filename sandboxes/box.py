@@ -210,14 +210,14 @@ class StreamSandbox:
         rc = 127 if code == errno.ENOENT else 126
         return wire.not_run(rc, f"cannot run {command.argv[0]!r}{where}: {text}")
 
-    async def read(self, path: str) -> bytes:
-        files = await self._get(path, limit=READ_LIMIT_BYTES, tree=False)
+    async def read(self, path: str, *, max_bytes: int = READ_LIMIT_BYTES) -> bytes:
+        files = await self._get(path, limit=max_bytes, tree=False)
         if not files:
             self._lose("the box broke its protocol: it sent an end and no file")
         return files[0].data
 
-    async def read_text(self, path: str) -> str:
-        return (await self.read(path)).decode("utf-8", "replace")
+    async def read_text(self, path: str, *, max_bytes: int = READ_LIMIT_BYTES) -> str:
+        return (await self.read(path, max_bytes=max_bytes)).decode("utf-8", "replace")
 
     async def write(self, path: str, data: bytes | str) -> None:
         content = data.encode() if isinstance(data, str) else bytes(data)

@@ -132,11 +132,11 @@ class Sandbox(Protocol):
         """
         ...
 
-    async def read(self, path: str) -> bytes:
-        """What a plain file holds. Over 64 MiB it is an `OSError` (EFBIG)."""
+    async def read(self, path: str, *, max_bytes: int = 64 * 1024 * 1024) -> bytes:
+        """What a plain file holds. Over `max_bytes` it is an `OSError` (EFBIG)."""
         ...
 
-    async def read_text(self, path: str) -> str:
+    async def read_text(self, path: str, *, max_bytes: int = 64 * 1024 * 1024) -> str:
         """As `read`; bytes that are not UTF-8 are replaced, so that they raise nothing."""
         ...
 

@@ -128,6 +128,17 @@ async def test_a_file_without_end_is_cut_off(box: Sandbox) -> None:
     await box.exec("(yes > endless) > /dev/null 2>&1 & sleep 0.2")
     with pytest.raises(OSError, match="more than 1000000 bytes"):
         await box.download(max_bytes=10**6)
+    with pytest.raises(OSError, match="more than 1000000 bytes"):
+        await box.read("endless", max_bytes=10**6)
+    with pytest.raises(OSError, match="more than 1000000 bytes"):
+        await box.read_text("endless", max_bytes=10**6)
+
+
+async def test_a_file_of_just_the_bytes_that_were_allowed_is_read(box: Sandbox) -> None:
+    await box.write("five", "12345")
+    assert await box.read("five", max_bytes=5) == b"12345"
+    with pytest.raises(OSError, match="more than 4 bytes"):
+        await box.read("five", max_bytes=4)
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "socket", "folder link"])

@@ -270,12 +270,21 @@ async def test_what_tools_cannot_do_is_told(pool: SandboxPool) -> None:
         bash("ln -s / link; exit 3"),
         call("edit", path="link", old="a", new="b"),
         bash("echo $((6 * 7)); sleep 60"),
+        bash("truncate -s 1M large"),
+        call("read", path="large"),
     ]
     trajectory = await play(pool, lambda env: turns, env_class=Impatient)
     results = [turn.results[0] for turn in trajectory.turns[: len(turns)]]
-    assert [result.status for result in results] == ["error"] * 4 + ["ok", "error", "ok"]
+    assert [result.status for result in results] == ["error"] * 4 + [
+        "ok",
+        "error",
+        "ok",
+        "ok",
+        "error",
+    ]
     assert "No such file" in results[0].text
     assert "occurs 0 times" in results[2].text
     assert results[4].text == "(exit code 3)"
     assert results[6].text == "42\n(killed after 3 s)"
+    assert "more than 65536 bytes" in results[8].text
     assert (trajectory.outcome, trajectory.reward) == (Outcome.FINISHED, 0.0)

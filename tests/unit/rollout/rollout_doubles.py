@@ -41,10 +41,10 @@ class MemoryBox:
         out = content.encode() if isinstance(content, str) else content
         return ExecResult(rc=0, out=out, err=b"", out_bytes=len(out), err_bytes=0)
 
-    async def read(self, path: str) -> bytes:
+    async def read(self, path: str, *, max_bytes: int = 0) -> bytes:
         return (await self.read_text(path)).encode()
 
-    async def read_text(self, path: str) -> str:
+    async def read_text(self, path: str, *, max_bytes: int = 0) -> str:
         return (await self.exec(f"cat {path}")).text
 
     async def write(self, path: str, data: bytes | str) -> None:
