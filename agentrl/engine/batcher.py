@@ -99,7 +99,8 @@ class Batcher:
         turn.is_released = True
 
     def change_weights(self, load: Callable[[], None], version: int, *, keep_cache: bool) -> None:
-        """`load` writes the new ones into the model; what it raises leaves all as it was."""
+        """`load` writes the new ones into the model. What it raises leaves all as it was, unless it
+        is an `EngineError`, after which nothing may run."""
         self._swaps.begins(self._running)
         try:
             load()

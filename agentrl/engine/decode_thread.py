@@ -3,7 +3,8 @@
 The event loop posts actions, which run between two steps. Tokens cross back in at most one call
 a step: those of turns that ended at once, those of running turns ten times a second, because
 waking every reader for every token would cost more than sampling it. What an action raises goes to
-whoever awaits it; what a step raises ends the engine, and everybody is told.
+whoever awaits it; an `EngineError` among that ends the engine too, as does whatever a step raises, and
+everybody is told.
 """
 
 from __future__ import annotations
@@ -123,6 +124,9 @@ class DecodeThread:
                 done.set_result(result)
             else:
                 done.set_exception(error)
+        for _, error in results:
+            if isinstance(error, EngineError):
+                raise error
 
     def _hand_over(self) -> None:
         is_due = time.monotonic() >= self._next_report_s or not self._may_step

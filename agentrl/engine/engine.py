@@ -102,6 +102,10 @@ class RequestError(ValueError):
     """The request itself is wrong (empty, an id outside the vocabulary, over the context)."""
 
 
+class UnfitWeights(ValueError):
+    """The weights are not the model's (names, shapes): no engine of the run can take them."""
+
+
 @runtime_checkable
 class Engine(Protocol):
     """Token in, token out. All methods may be called concurrently from one event loop."""
@@ -128,7 +132,10 @@ class Engine(Protocol):
     async def resume(self) -> None: ...
 
     async def load_weights(self, version: int, weights: WeightUpdate, *, swap: WeightSwap) -> None:
-        """Swap weights between two decode steps. Tokens sampled from then on carry `version`."""
+        """Swap weights between two decode steps. Tokens sampled from then on carry `version`.
+
+        Raises `UnfitWeights`, and changes nothing; or `EngineError`, and serves no more.
+        """
         ...
 
     async def prefill(self, session_id: str, ids: Sequence[int]) -> None:

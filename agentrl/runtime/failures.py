@@ -3,6 +3,7 @@
     RunFailed               told to the user as it is, without a traceback
     +-- StalledRun          nothing moved for too long
     +-- FailingEnv          too many attempts end in env_error or without a reward
+    +-- FailingEngines      every engine breaks, again and again
     +-- NoSignal            too many steps had nothing to learn from
     +-- ProcessLost         a process died whose state only a checkpoint has
     StopRequested           a person asked the run to end
@@ -24,6 +25,10 @@ class StalledRun(RunFailed):
 
 class FailingEnv(RunFailed):
     """The message holds one of the errors."""
+
+
+class FailingEngines(RunFailed):
+    """The message holds the newest error."""
 
 
 class NoSignal(RunFailed):

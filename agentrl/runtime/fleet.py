@@ -24,17 +24,19 @@ from ray.exceptions import ActorUnschedulableError, RayActorError, RayTaskError
 from agentrl.config.fleet import fewest_workers, num_genrm_workers, rollout_buckets
 from agentrl.config.judge import GenRMJudge
 from agentrl.config.run import RunConfig
+from agentrl.engine.engine import UnfitWeights
 from agentrl.engine.swap_cost import SwapCost
 from agentrl.record.journal_writer import JournalWriter
 from agentrl.record.layout import RunLayout
 from agentrl.registry import EnvRef
+from agentrl.runtime.breakages import Breakages
 from agentrl.runtime.broker_link import BrokerLink, tenant_of
 from agentrl.runtime.cluster import in_turn, near_the_driver
 from agentrl.runtime.departures import Departures
 from agentrl.runtime.dispatch import EngineAddress
 from agentrl.runtime.display import WarmupProgress
 from agentrl.runtime.drains import Drains
-from agentrl.runtime.failures import ProcessLost, in_short
+from agentrl.runtime.failures import ProcessLost, in_short, message_of
 from agentrl.runtime.handoffs import Handoffs
 from agentrl.runtime.keeper import CoordinatorKeeper
 from agentrl.runtime.lifeline import end_when_broken, outlive, patiently
@@ -87,15 +89,18 @@ class Fleet:
         waiting: Callable[[str], AbstractContextManager[None]],
         progressed: Callable[[], None],
         on_replaced: Callable[[], None],
+        breakages: Breakages,
         logs: ProcessLogs,
     ) -> None:
         """`announce` tells the runners of an engine; `waiting` and `progressed` tell the watchdog;
-        `on_replaced` hears of every process that is started in the place of one that has ended;
+        `on_replaced` hears of every process that is started in the place of one that has ended, and
+        `breakages` of every engine that broke;
         `logs` follows all of them."""
         self._config = config
         self._layout = layout
         self._coordinator = coordinator
         self._tell = tell
+        self._breakages = breakages
         self._logs = logs
         self._waiting = waiting
         self._progressed = progressed
@@ -303,6 +308,7 @@ class Fleet:
     async def publish(self, version: int) -> None:
         """Returns when every serving worker has the weights; a lost one gets them on its return."""
         await self._trainers.publish(version)
+        self._breakages.progressed()
         self._boundary.set()
         serving = self._in_role(Role.ROLLOUT)
         await asyncio.gather(*(self._staff.load(seat, version) for seat in serving))
@@ -354,17 +360,30 @@ class Fleet:
             try:
                 await self._staff.placed(seat)
                 await self._staff.put_to_work(seat)
-            except GONE:
+            except (*GONE, RayTaskError) as error:
                 ray.kill(seat.actor)  # so that its lifeline fails, if only the line to it broke
+                if isinstance(error, RayTaskError):
+                    self._judge_start(seat, error)
                 await asyncio.sleep(RETRY_S)
+
+    def _judge_start(self, seat: WorkerSeat, error: RayTaskError) -> None:
+        """Of a process that lives and could not be put to work: another one may do better, unless
+        that is known to be no use."""
+        if isinstance(error.cause, UnfitWeights):
+            raise error
+        log.error("a worker could not start its work", worker=seat.worker_id, exception=str(error))
+        self._count_break(seat, in_short(error.cause))
+
+    def _count_break(self, seat: WorkerSeat, reason: str) -> None:
+        self._breakages.broke(
+            seat.worker_id, (other.worker_id for other in self._in_role(seat.role)), reason
+        )
 
     async def _until_gone(self, seat: WorkerSeat) -> None:
         """Returns when the process in the seat has ended, by itself or after a notice."""
         async with asyncio.TaskGroup() as tasks:
-            ends = [
-                tasks.create_task(self._departures.heed(seat)),
-                tasks.create_task(end_when_broken(seat.worker_id, seat.actor)),
-            ]
+            leaving = tasks.create_task(self._departures.heed(seat))
+            breaking = tasks.create_task(end_when_broken(seat.worker_id, seat.actor))
             try:
                 await outlive(
                     seat.worker_id,
@@ -374,8 +393,10 @@ class Fleet:
             except GONE as error:
                 log.warning("a worker is gone", worker=seat.worker_id, reason=in_short(error))
                 ray.kill(seat.actor)  # where only the line to it broke, it would work on
-            for end in ends:
-                end.cancel()
+            leaving.cancel()
+            if breaking.done() and (trace := breaking.result()):
+                self._count_break(seat, message_of(trace))
+            breaking.cancel()
 
     def _in_role(self, role: Role) -> list[WorkerSeat]:
         return [seat for seat in self._present() if seat.role is role]

@@ -25,6 +25,7 @@ from agentrl.registry import EnvRef
 from agentrl.rollout.attempt import Attempt
 from agentrl.rollout.groups import GroupBook
 from agentrl.runtime.beside import beside
+from agentrl.runtime.breakages import Breakages
 from agentrl.runtime.collector import Collector
 from agentrl.runtime.costs import Costs
 from agentrl.runtime.display import Display, Summary, WarmupProgress
@@ -137,6 +138,7 @@ class Launch:
             longest_pause_s=min(LONGEST_PAUSE_S, config.runtime.stall_timeout_s / 10),
         )
         self._collector = self._make_collector()
+        self._breakages = Breakages()
         self._fleet = Fleet(
             config=config,
             layout=self._layout,
@@ -147,6 +149,7 @@ class Launch:
             waiting=self._watchdog.waiting,
             progressed=self._watchdog.progressed,
             on_replaced=lambda: self._endpoint.metrics.restarted("worker"),
+            breakages=self._breakages,
             logs=self._logs,
         )
         self._inquiry = Inquiry(
@@ -335,6 +338,7 @@ class Launch:
         self._journals.returned(trajectory)
         if trajectory.outcome is not Outcome.INFRA_ERROR:
             self._watchdog.progressed()
+            self._breakages.progressed()
         self._outages.ended(trajectory)
         self._collector.on_returned(trajectory)
 

@@ -77,14 +77,18 @@ async def outlive(name: str, actor: Actor, *, silence_timeout_s: float) -> NoRet
         life.cancel()
 
 
-async def end_when_broken(name: str, actor: Actor) -> None:
-    """Kill the actor when its engine breaks: a person finds in the log why, others see a death."""
+async def end_when_broken(name: str, actor: Actor) -> str | None:
+    """Kill the actor when its engine breaks: a person finds in the log why, others see a death.
+
+    Returns the traceback; None when it was ended by something else.
+    """
     try:
-        trace = await actor.broken.remote()
+        trace: str = await actor.broken.remote()
     except (RayActorError, ActorUnschedulableError):
-        return  # ended by something else
+        return None
     log.error("an engine broke; its process is ended", process=name, exception=trace)
     ray.kill(actor)
+    return trace
 
 
 async def _life(actor: Actor) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from itertools import count
 
 import pytest
 import pytest_asyncio
@@ -17,6 +18,7 @@ from agentrl.engine.engine import (
     RequestError,
     Sampling,
     TokenChunk,
+    UnfitWeights,
     WeightSwap,
 )
 from agentrl.engine.torch_engine import TorchEngine
@@ -313,6 +315,35 @@ async def test_who_made_an_engine_hears_that_it_broke(model: PreTrainedModel) ->
         await whole(engine.generate(request("a", [1], 5)))
     await engine.close()
     assert ["not finite" in str(error) for error in heard] == [True]
+
+
+async def test_an_engine_that_holds_weights_of_two_versions_serves_nobody(
+    model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after CUDA out of memory in the middle of a swap."""
+    heard: list[EngineError] = []
+    engine = TorchEngine(model, num_slots=1, context_tokens=CONTEXT_TOKENS, on_broken=heard.append)
+    weights, names, tensor = weights_of(tiny_qwen(seed=3)), count(), torch.tensor
+
+    def out_of_memory(array: object) -> torch.Tensor:
+        if next(names) == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return tensor(array)
+
+    monkeypatch.setattr(torch, "tensor", out_of_memory)
+    with pytest.raises(EngineError, match=r"written in part: .*CUDA out of memory"):
+        await engine.load_weights(8, weights, swap=WeightSwap.CONTINUE)
+    monkeypatch.undo()
+    with pytest.raises(EngineError, match="CUDA out of memory"):
+        await whole(engine.generate(request("a", [1], 5)))
+    await engine.close()
+    assert ["CUDA out of memory" in str(error) for error in heard] == [True]
+
+
+async def test_an_engine_that_refused_unfit_weights_goes_on(engine: TorchEngine) -> None:
+    with pytest.raises(UnfitWeights):
+        await engine.load_weights(8, {}, swap=WeightSwap.CONTINUE)
+    assert (await whole(engine.generate(request("a", [1], 5)))).policy_versions == [7] * 5
 
 
 async def test_an_engine_that_is_closed_has_not_broken(model: PreTrainedModel) -> None:
