@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -27,10 +28,12 @@ from sandboxes.paths import (
     files_of_tree,
     relative_path,
 )
-from sandboxes.sandbox import ExecResult, SandboxLost, UnsafePath, Unsupported
+from sandboxes.sandbox import ExecResult, SandboxError, SandboxLost, UnsafePath, Unsupported
 from sandboxes.session import Session
 from sandboxes.spec import SandboxSpec
 from sandboxes.wire import Command, Unrunnable
+
+log = logging.getLogger(__name__)
 
 ANSWER_GRACE_S = 1.8
 """After a command's deadline: time for the kill and the answer, then the box is given up."""
@@ -171,7 +174,7 @@ class StreamSandbox:
             await fresh._put(kept)
             yield fresh
         finally:
-            await fresh.close()
+            await fresh.discard()
 
     async def _files_at(self, path: str) -> list[BoxFile]:
         """A file, or all files of a folder; nothing where there is nothing."""
@@ -284,6 +287,13 @@ class StreamSandbox:
         assert self._deletion is not None
         await asyncio.shield(self._deletion)
 
+    async def discard(self) -> None:
+        """As `close`, for those who have something else to tell: what is left of it is logged."""
+        try:
+            await self.close()
+        except SandboxError:
+            log.exception("could not delete box %s", self.sandbox_id)
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -327,6 +337,8 @@ class StreamSandbox:
     async def _delete(self) -> None:
         try:
             await self._host.delete()
+        except OSError as e:  # no file of the box's: whoever reads one would take it for that
+            raise SandboxError(f"box {self.sandbox_id} could not be removed: {e}") from e
         finally:
             self._on_deleted()
 

@@ -261,7 +261,7 @@ class SandboxPool:
                 await box.close()
                 self._seconds["delete"] += self._clock() - started
                 self._counts["deleted"] += 1
-        except (SandboxError, OSError):
+        except SandboxError:
             log.exception("could not delete box %s", box.sandbox_id)
             self._counts["delete_failures"] += 1
         finally:

@@ -195,8 +195,8 @@ class Sandbox(Protocol):
     async def close(self) -> None:
         """Delete the box and end all that runs in it. May be called again.
 
-        A caller who is cancelled does not stop that. Raises `SandboxError` or `OSError` when the
-        box could not be deleted.
+        A caller who is cancelled does not stop that. Raises `SandboxError` when the box could
+        not be deleted.
         """
         ...
 

@@ -57,7 +57,7 @@ class StreamBackend(abc.ABC):
             if spec.files:
                 await box.upload(spec.files)
         except BaseException:
-            await box.close()
+            await box.discard()
             raise
 
     async def _start(self, host: BoxHost, client: BoxClient) -> None:

@@ -1,0 +1,74 @@
+"""Boxes of which something is left on the machine: whose fault that is, and what it may hide."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from sandboxes import Sandbox, SandboxBackend, SandboxError, SandboxSpec, make_backend
+from sandboxes.process import PREFIX
+
+
+@pytest.fixture
+async def backend() -> AsyncIterator[SandboxBackend]:
+    backend = make_backend("subprocess")
+    yield backend
+    await backend.close()
+
+
+@pytest.fixture
+async def box(backend: SandboxBackend) -> Sandbox:
+    return await backend.create(SandboxSpec())
+
+
+@pytest.fixture
+def left(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Folders of boxes, none of which can be removed."""
+    folders: list[Path] = []
+    remove = shutil.rmtree
+
+    def refuse(folder: Path, **options: object) -> None:
+        if not folder.name.startswith(PREFIX):
+            return remove(folder)
+        folders.append(folder)
+        remove(folder)
+        raise OSError(errno.ENOTEMPTY, "Directory not empty", str(folder))
+
+    monkeypatch.setattr(shutil, "rmtree", refuse)
+    return folders
+
+
+async def test_a_box_that_cannot_be_removed_is_no_fault_of_a_file(
+    box: Sandbox, left: list[Path]
+) -> None:
+    with pytest.raises(SandboxError, match=f"{box.sandbox_id} .*Directory not empty"):
+        await box.close()
+    assert len(left) == 1
+
+
+async def test_a_file_that_cannot_be_in_a_box_is_told_though_the_box_cannot_be_removed(
+    backend: SandboxBackend, left: list[Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(NotADirectoryError):
+        await backend.create(SandboxSpec(files={"a": "", "a/b": ""}))
+    assert len(left) == 1
+    assert "could not delete box" in caplog.text
+
+
+async def test_what_was_verified_stands_though_the_fresh_box_cannot_be_removed(
+    box: Sandbox, left: list[Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else an environment would take it for a file of the policy's, and give reward 0."""
+    caplog.set_level(logging.ERROR)
+    async with box.verifier() as fresh:
+        verified = await fresh.exec("exit 3")
+    assert verified.rc == 3
+    assert len(left) == 1
+    assert fresh.sandbox_id in caplog.text
+    with pytest.raises(SandboxError):
+        await box.close()
