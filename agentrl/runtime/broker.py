@@ -106,6 +106,8 @@ class FleetBroker(LoggingActor):
         self._slices = Slices(grace_s=grace_s, start_s=START_S)
         self._draining: Collection[str] = ()
         """Nodes."""
+        self._looking = asyncio.Lock()
+        """One look after another: what an earlier one saw may not undo what a later one did."""
         self._closing: frozenset[Slot] = frozenset()
         self._mail: dict[str, _Mailbox] = {}
         self._lifelines: dict[str, asyncio.Task[None]] = {}
@@ -215,6 +217,10 @@ class FleetBroker(LoggingActor):
         self._overdue = overdue
 
     async def _look_at_nodes(self) -> None:
+        async with self._looking:
+            await self._look()
+
+    async def _look(self) -> None:
         try:
             slots = slots_of(await asyncio.to_thread(ray.nodes))
             self._draining = await asyncio.to_thread(draining_nodes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -51,3 +52,42 @@ async def test_a_slot_is_not_lent_again_when_it_is_given_back_because_its_machin
     draining["a"] = None
     await broker.give_back("run", "a/cpu0")
     assert await broker.listen("run", 1) == []
+
+
+async def test_what_was_seen_of_the_machines_before_is_not_taken_for_what_is_seen_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One look may take long, and another one that began later must not be undone by it."""
+    draining: dict[str, float | None] = {}
+    is_slow, has_looked, may_answer = threading.Event(), threading.Event(), threading.Event()
+
+    def look() -> dict[str, float | None]:
+        seen = dict(draining)
+        if is_slow.is_set():
+            is_slow.clear()
+            has_looked.set()
+            may_answer.wait(10.0)
+        return seen
+
+    monkeypatch.setattr(ray, "nodes", lambda: [node("a", CPU=1.0)])
+    monkeypatch.setattr(fleet_broker, "draining_nodes", look)
+    monkeypatch.setattr(fleet_broker, "SETTLING_S", 0.0)
+    monkeypatch.setattr(fleet_broker, "TICK_S", 60.0)
+    monkeypatch.setattr(fleet_broker, "POLL_S", 0.05)
+    lifeline = SimpleNamespace(lifeline=SimpleNamespace(remote=asyncio.Event().wait))
+    broker = FleetBroker()
+    first, second = (
+        Tenant(job=job, weight=1.0, wanted=1, at_least=1, slice_s=5.0) for job in ("one", "two")
+    )
+    await broker.join(first, lifeline, [], 0)
+    assert await broker.listen("one", 0) == [Grant(job="one", slot="a/cpu0", is_warm=False)]
+    is_slow.set()
+    joining = asyncio.create_task(broker.join(second, lifeline, [], 0))
+    await asyncio.to_thread(has_looked.wait, 10.0)
+    draining["a"] = None
+    giving_back = asyncio.create_task(broker.give_back("one", "a/cpu0"))
+    await asyncio.wait({giving_back}, timeout=0.2)
+    may_answer.set()
+    await asyncio.gather(joining, giving_back)
+    assert await broker.listen("one", 1) == []
+    assert await broker.listen("two", 0) == []
