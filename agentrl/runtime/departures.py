@@ -18,6 +18,7 @@ from contextlib import suppress
 import ray
 import structlog
 
+from agentrl.runtime.beside import beside
 from agentrl.runtime.drains import Drains
 from agentrl.runtime.link import Actor
 from agentrl.runtime.staff import GONE, WorkerSeat
@@ -72,14 +73,14 @@ class Departures:
         process = seat.actor
         try:
             async with asyncio.timeout(grace_s):
-                await self._hand_over(seat, process)
+                await beside(self._hand_over(seat, process), _until_dead(process))
         except TimeoutError:
             log.warning("a worker had too little time to leave", worker=seat.worker_id)
         except GONE:
             pass  # it or its engine has ended already, or it found no place any more
         ray.kill(process)
         with suppress(*GONE):
-            await process.lifeline.remote()
+            await _until_dead(process)
 
     async def _hand_over(self, seat: WorkerSeat, process: Actor) -> None:
         if seat.role is Role.TRAINING:
@@ -88,3 +89,8 @@ class Departures:
         else:
             await process.quiesce.remote()
         await process.leave_role.remote()
+
+
+async def _until_dead(process: Actor) -> None:
+    """Raises what Ray raises then."""
+    await process.lifeline.remote()

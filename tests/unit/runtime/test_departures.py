@@ -55,6 +55,9 @@ class FakeWorker:
     async def _node_id(self) -> str:
         return "there"
 
+    def die(self) -> None:
+        self._ended.set()
+
     def kill(self) -> None:
         self._done.append("killed")
         self._ended.set()
@@ -119,6 +122,19 @@ async def test_who_leaves_takes_no_part_in_a_step_that_begins_then(
     assert not bench.seat.can_train
     bench.boundary.set()
     await leaving
+
+
+async def test_who_dies_before_the_step_ends_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its slot may be wanted by another run, and without it there may be no step that ends."""
+    bench = Bench(Role.TRAINING, monkeypatch)
+    leaving = asyncio.create_task(bench.departures.leave(bench.seat, 600.0))
+    await asyncio.sleep(0.01)
+    bench.worker.die()
+    async with asyncio.timeout(5.0):
+        await leaving
+    assert bench.done == ["notice", "killed"]
 
 
 async def test_who_has_too_little_time_ends_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
