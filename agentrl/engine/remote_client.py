@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from itertools import count
 from math import inf
 from typing import Any, NoReturn
@@ -90,7 +91,10 @@ class RemoteEngine:
         finally:
             del self._streams[name]
             if not (stream.is_finished or self._failure):
-                await self._post("abort", name)
+                # the connection that cannot carry it takes the request along, and an error from
+                # here would stand in the place of a cancellation
+                with suppress(EngineError):
+                    await self._post("abort", name)
 
     async def abort(self, request_id: str) -> None:
         await self._call("abort", request_id)

@@ -169,6 +169,26 @@ async def test_a_reader_that_goes_away_aborts_its_turn(port: int, engine: TorchE
         assert (await engine.stats()).tokens_generated < 250
 
 
+async def test_a_reader_that_is_cancelled_while_the_connection_breaks_is_cancelled(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error in its place would be taken for a lost place, and the turn would go on elsewhere."""
+
+    async def broken(_: bytes) -> None:
+        raise ConnectionResetError("cannot write to a closing transport")
+
+    async with client(port) as remote:
+        stream = remote.generate(request("a", [1], 250))
+        await anext(stream)
+        reading = asyncio.create_task(whole(stream))
+        with monkeypatch.context() as patched:
+            patched.setattr(remote._socket, "send_bytes", broken)
+            await asyncio.sleep(0)
+            reading.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await reading
+
+
 async def test_a_client_that_goes_away_leaves_nothing_running(
     port: int, engine: TorchEngine
 ) -> None:
