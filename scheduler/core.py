@@ -165,10 +165,6 @@ class Scheduler:
         """How often the shift policy was asked, and how many candidate plans it has weighed."""
         return self._shifts.num_plans, self._shifts.num_weighed
 
-    @property
-    def num_held_slots(self) -> int:
-        return self._fleet.num_held_slots
-
     def demands(self) -> dict[tuple[str, Role], Demand]:
         """Open attempts by job and role, for people who look on."""
         return self._ledger.demands()

@@ -161,10 +161,6 @@ class Fleet:
             if (worker.ready.role, worker.ready.job) == side and worker.is_open
         ]
 
-    @property
-    def num_held_slots(self) -> int:
-        return len(self._holders)
-
     def _is_current(self, worker_id: str, generation: int) -> bool:
         known = self._workers.get(worker_id)
         return known is not None and known.ready.generation == generation

@@ -118,10 +118,6 @@ class InvariantChecker:
             self.handoffs.check_minimums(demands, left, event)
 
     @property
-    def num_held_slots(self) -> int:
-        return sum(len(worker.running) for worker in self._workers.values())
-
-    @property
     def open_trajectories(self) -> frozenset[str]:
         return frozenset(self._open)
 

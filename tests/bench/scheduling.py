@@ -138,7 +138,8 @@ def count_broken(seeds: int) -> int:
             print(f"{type(run).__name__} {run.seed}: {error}")
             broken += 1
             continue
-        is_clean = not checker.open_trajectories and scheduler.num_held_slots == 0
+        num_running = sum(worker.num_running for worker in scheduler.members())
+        is_clean = not checker.open_trajectories and num_running == 0
         broken += not is_clean
     return broken
 

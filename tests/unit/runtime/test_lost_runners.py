@@ -64,7 +64,7 @@ async def test_attempts_and_questions_of_a_dead_runner_hold_no_slot(tmp_path: Pa
     await coordinator.tell("runner-1", 1, asks("h-0/judge-0.0", Role.GENRM), 0)
     await coordinator.lost("runner-0")
     assert num_open(scheduler) == 1
-    assert scheduler.num_held_slots == 1
+    assert {w.worker_id: w.num_running for w in scheduler.members()} == {"rollout": 0, "genrm": 1}
     (place,) = (await coordinator.tell("runner-1", 3, [], 0)).decisions
     assert isinstance(place, Place)
     assert place.trajectory_id == "h-0/judge-0.0"

@@ -59,6 +59,16 @@ class Driver:
         )
         self.log: list[LogEntry] = []
 
+    @property
+    def num_running(self) -> int:
+        """Turns that take a slot of a worker in service."""
+        return sum(worker.num_running for worker in self.scheduler.members())
+
+    @property
+    def num_decoding(self) -> int:
+        """Open attempts whose turn is placed, on workers that leave service too."""
+        return sum(demand.decoding for demand in self.scheduler.demands().values())
+
     def send(self, kind: type[AnyEvent], /, **fields: Any) -> Any:
         seq = len(self.log)
         event = kind(t=seq / 8, seq=seq, **fields)

@@ -149,7 +149,7 @@ def test_ending_in_any_phase_leaks_nothing(phase: str, end: str) -> None:
             run.submit("a", generation=1)
             run.send(Finished, trajectory_id="a", generation=1, tokens=3)
     assert run.scheduler.demands() == {}
-    assert run.scheduler.num_held_slots == 0
+    assert run.num_running == 0
     run.submit("b")
     first = run.ready("b")
     assert placed(first or run.worker("w1")) != []
@@ -199,7 +199,7 @@ def test_restarted_worker_gives_up_what_its_old_generation_ran() -> None:
     run.submit("a")
     run.ready("a")
     assert [type(d) for d in run.worker("w0", generation=1)] == [Requeue]
-    assert run.scheduler.num_held_slots == 0
+    assert run.num_running == 0
 
 
 def test_messages_of_old_generations_change_nothing() -> None:
@@ -213,7 +213,7 @@ def test_messages_of_old_generations_change_nothing() -> None:
     assert run.send(WorkerLost, worker_id="w0", generation=1) == ()
     assert run.worker("w0", generation=1) == ()
     assert run.send(WeightsLoaded, worker_id="w0", generation=1, version=9) == ()
-    assert run.scheduler.num_held_slots == 1
+    assert run.num_running == 1
     assert [worker.policy_version for worker in run.scheduler.members()] == [0]
     run.finish_turn("a", generation=1)
     assert run.views["a"][-1].turn_tokens == (10,), "once"
@@ -324,4 +324,4 @@ def test_a_context_is_computed_ahead_only_for_the_attempt_as_it_is() -> None:
     )
     assert isinstance(prewarm, Prewarm)
     assert (prewarm.worker_id, prewarm.worker_generation, prewarm.generation) == ("w1", 3, 1)
-    assert run.scheduler.num_held_slots == 0
+    assert run.num_running == 0

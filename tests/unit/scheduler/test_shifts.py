@@ -116,7 +116,7 @@ def test_shifting_worker_leaves_the_routing_set_and_its_turns_go_elsewhere(
     assert requeue.reason is RequeueReason.SHIFT
     assert isinstance(order, HandoffOrder)
     assert order.stage is Stage.QUIESCE
-    assert run.scheduler.num_held_slots == 0
+    assert run.num_decoding == 0
     (place,) = run.ready("a", generation=1)
     assert place.worker_id == "w1"
     for name in "bcd":
@@ -130,9 +130,9 @@ def test_turn_that_may_end_keeps_its_slot_until_the_release(run: Driver, policy:
         run.ready(name)
     policy.finishing = {"a"}
     assert of_kind(shift(run, policy, w0=Role.GENRM), Requeue) == []
-    assert run.scheduler.num_held_slots == 2
+    assert run.num_decoding == 2
     run.finish_turn("a")
-    assert run.scheduler.num_held_slots == 1
+    assert run.num_decoding == 1
     run.submit("c")
     run.ready("c")
     policy.finishing = {"c"}
@@ -148,7 +148,7 @@ def test_turn_left_at_the_release_is_requeued(run: Driver, policy: Scripted) -> 
     order, requeue = stages(run, "w0", 1, Stage.QUIESCE)
     assert order.stage is Stage.RELEASE
     assert requeue.trajectory_id == "a"
-    assert run.scheduler.num_held_slots == 0
+    assert run.num_decoding == 0
 
 
 def test_judging_goes_to_judges_only_and_is_not_counted(run: Driver, policy: Scripted) -> None:
@@ -250,7 +250,7 @@ def test_evicted_worker_gets_nothing_until_it_is_ready_again(run: Driver) -> Non
     for name in "bcdef":
         run.submit(name)
         run.ready(name)
-    assert run.scheduler.num_held_slots == 4
+    assert run.num_decoding == 4
     assert of_kind(run.worker("w0", generation=1), Place)[0].worker_id == "w0"
 
 
