@@ -122,8 +122,11 @@ class RemoteEngine:
         await self._call("prefill", session_id, ids)
 
     async def release(self, session_id: str) -> None:
-        """Not waited for: what is sent after it is done after it."""
-        await self._post("release", session_id)
+        """Not waited for: what is sent after it is done after it. Left out while the connection is
+        made again, as whoever moves away has a place elsewhere: an engine that needs the room takes
+        it from contexts that rest."""
+        if self._is_up.is_set():
+            await self._post("release", session_id)
 
     async def stats(self) -> EngineStats:
         return EngineStats(**await self._call("stats"))

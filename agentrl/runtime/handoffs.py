@@ -124,6 +124,9 @@ class Handoffs:
         version = 0
         match order.stage:
             case Stage.QUIESCE:
+                if seat.role is Role.TRAINING:
+                    # here, where running out of time costs no more than the shift
+                    await self._trainers.saved(seat.worker_id)
                 await seat.actor.quiesce.remote()
             case Stage.RELEASE:
                 if seat.role is Role.TRAINING:

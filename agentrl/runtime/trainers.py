@@ -77,6 +77,11 @@ class TrainerGroup:
         """The run begins, or goes on, with the state that these hold alike."""
         self._members, self._memberships, self._resting = dict(replicas), {}, []
 
+    async def saved(self, worker_id: str) -> None:
+        """Returns when the worker saves no checkpoint."""
+        async with self._saving[worker_id]:
+            pass
+
     async def leave(self, worker_id: str) -> None:
         """A worker turns to other work, between two steps, and has not dropped its state yet.
 

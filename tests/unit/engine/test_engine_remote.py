@@ -23,7 +23,7 @@ from agentrl.engine.engine import (
     WeightSwap,
 )
 from agentrl.engine.remote import ENDPOINT, EngineServer
-from agentrl.engine.remote_client import RemoteEngine
+from agentrl.engine.remote_client import RECONNECT_TIMEOUT_S, RemoteEngine
 from agentrl.engine.torch_engine import TorchEngine
 
 HOST = "127.0.0.1"
@@ -270,6 +270,9 @@ class Cable:
 
     def __init__(self, to_port: int) -> None:
         self._to_port = to_port
+        self.is_open = asyncio.Event()
+        """Unset: what connects from now on hears nothing."""
+        self.is_open.set()
         self._writers: list[asyncio.StreamWriter] = []
         self._relays: list[asyncio.Task[None]] = []
 
@@ -292,6 +295,7 @@ class Cable:
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.append(writer)
         self._relays += filter(None, [asyncio.current_task()])
+        await self.is_open.wait()
         far_reader, far_writer = await asyncio.open_connection(HOST, self._to_port)
         self._writers.append(far_writer)
         await asyncio.gather(_copy(reader, far_writer), _copy(far_reader, writer))
@@ -318,6 +322,21 @@ async def test_a_connection_that_broke_is_made_again(
         assert remote.is_connected
         ids = ids_of(await whole(remote.generate(request("b", [1, 2], 5))))
         assert ids == greedy(shared_model, [1, 2], 5)
+
+
+async def test_whoever_moves_away_does_not_wait_for_a_connection_that_is_made_again(
+    port: int,
+) -> None:
+    """Its turn has a place elsewhere by then."""
+    async with Cable(port) as cable, client(cable.port) as remote:
+        cable.is_open.clear()
+        waiting = asyncio.create_task(remote.abort("nothing"))
+        cable.cut()
+        with pytest.raises(EngineError):
+            await waiting
+        async with asyncio.timeout(RECONNECT_TIMEOUT_S / 2):
+            await remote.release("s")
+        assert remote.is_connected
 
 
 async def test_an_engine_that_drops_each_connection_at_once_is_given_up() -> None:
