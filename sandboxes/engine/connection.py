@@ -16,6 +16,7 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 from urllib.parse import urlsplit
@@ -26,6 +27,7 @@ from docker.errors import APIError, DockerException
 from docker.utils import kwargs_from_env, parse_host
 
 from sandboxes.engine.kind import EngineKind
+from sandboxes.engine.unix_socket import UnixAdapter
 from sandboxes.sandbox import BackendUnavailable, SandboxError
 
 CONNECT_TIMEOUT_S = 5.0
@@ -85,16 +87,14 @@ class Engine:
         self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="agentrl-engine")
         self._version = _ANY_VERSION
         try:
-            client = self._client()
-            said = client.version(api_version=False)
+            with closing(self._client()) as client:
+                said = client.version(api_version=False)
             self._version = said["ApiVersion"]
             parts = said.get("Components") or ()
             is_podman = any("Podman" in part.get("Name", "") for part in parts)
             self._local = threading.local()  # the next client speaks that version
-            client.close()
-            client = self._client()
-            self.kind = EngineKind(info=client.info(), is_podman=is_podman)
-            client.close()
+            with closing(self._client()) as client:
+                self.kind = EngineKind(info=client.info(), is_podman=is_podman)
         except (DockerException, requests.RequestException) as e:
             raise BackendUnavailable(
                 f"something at {address.url} accepts connections but is no Docker engine: {e}"
@@ -113,6 +113,8 @@ class Engine:
             # Streams do not go through a proxy, so nothing may; and REQUESTS_CA_BUNDLE would take
             # the place of the engine's own certificates.
             client.trust_env = False
+            if self.address.path is not None:
+                client.mount(client.base_url, UnixAdapter(self.address.url, CALL_TIMEOUT_S))
             self._local.client = client
         return client
 

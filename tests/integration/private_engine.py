@@ -13,10 +13,10 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
-import requests
 from docker.api import APIClient
-from docker.errors import APIError, DockerException
+from docker.errors import APIError
 
+from sandboxes import BackendUnavailable
 from sandboxes.engine.connection import Address, Engine
 
 START_TIMEOUT_S = 60
@@ -50,10 +50,10 @@ class PrivateEngine:
 
     def _answers(self) -> bool:
         try:
-            with closing(self.client()) as client:
-                return bool(client.ping())
-        except (DockerException, requests.RequestException):
+            self.connect()
+        except BackendUnavailable:
             return False
+        return True
 
     def client(self) -> APIClient:
         return APIClient(base_url=self.address.url, version="1.41", timeout=60)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -16,12 +15,7 @@ from private_engine import PrivateEngine, private_engine
 from sandboxes import BackendUnavailable, SandboxSpec, make_backend
 from sandboxes.engine.backend import DockerBackend
 
-pytestmark = [
-    pytest.mark.docker,
-    pytest.mark.slow,
-    # The SDK leaves a socket to the collector when an engine does not answer.
-    pytest.mark.filterwarnings("ignore:.*<socket.socket:pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = [pytest.mark.docker, pytest.mark.slow]
 
 CERTIFICATES = """
 openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=test-ca -keyout ca-key.pem -out ca.pem
@@ -52,16 +46,14 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def engine() -> Iterator[PrivateEngine]:
     with private_engine(("agentrl-base", "agentrl-shell")) as engine:
         yield engine
-        gc.collect()
 
 
 @pytest.fixture
-def port(engine: PrivateEngine) -> Iterator[int]:
+def port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         number: int = probe.getsockname()[1]
-    yield number
-    gc.collect()
+    return number
 
 
 async def use() -> None:

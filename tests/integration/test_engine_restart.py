@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import signal
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
@@ -15,12 +14,7 @@ from sandboxes import SandboxError, SandboxLost, SandboxSpec
 from sandboxes.engine.backend import DockerBackend
 from sandboxes.engine.shell_box import ShellBox
 
-pytestmark = [
-    pytest.mark.docker,
-    pytest.mark.slow,
-    # The SDK leaves a socket to the collector when an engine does not answer.
-    pytest.mark.filterwarnings("ignore:.*<socket.socket:pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = [pytest.mark.docker, pytest.mark.slow]
 
 IMAGES = ("agentrl-base", "agentrl-shell")
 SPEC = SandboxSpec()
@@ -38,7 +32,6 @@ async def backend(engine: PrivateEngine) -> AsyncIterator[DockerBackend]:
     yield backend
     await backend.close()
     await none_left(engine)
-    gc.collect()  # here, where the marks above hold
 
 
 async def none_left(engine: PrivateEngine) -> None:
@@ -107,4 +100,3 @@ async def test_a_backend_can_be_closed_without_its_engine(engine: PrivateEngine)
     await sweeper.reap()
     await none_left(engine)
     await sweeper.close()
-    gc.collect()

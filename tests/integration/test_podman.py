@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import shutil
 import signal
@@ -16,23 +15,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import requests
 from docker.api import APIClient
-from docker.errors import DockerException
 from private_engine import remove_engine_folder
 
-from sandboxes import SandboxLost, SandboxSpec, make_backend
+from sandboxes import BackendUnavailable, SandboxLost, SandboxSpec, make_backend
 from sandboxes.engine.backend import DockerBackend
-from sandboxes.engine.connection import Address
+from sandboxes.engine.connection import Address, Engine
 from sandboxes.engine.shell_box import ShellBox
 from sandboxes.spec import MIB
 
-pytestmark = [
-    pytest.mark.docker,
-    pytest.mark.slow,
-    # The SDK leaves a socket to the collector when an engine does not answer.
-    pytest.mark.filterwarnings("ignore:.*<socket.socket:pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = [pytest.mark.docker, pytest.mark.slow]
 
 IMAGES = ("agentrl-base", "agentrl-shell")
 SPEC = SandboxSpec(memory_bytes=192 * MIB, disk_bytes=32 * MIB, files={"f": "file"})
@@ -67,7 +59,6 @@ def podman() -> Iterator[Path]:
             for name in IMAGES:
                 target.load_image(b"".join(source.get_image(name)))
         yield folder / "p.sock"
-        gc.collect()
     finally:
         service.send_signal(signal.SIGTERM)
         service.wait(30)
@@ -76,13 +67,16 @@ def podman() -> Iterator[Path]:
 
 
 def connected(path: Path) -> APIClient:
+    """As soon as something answers there."""
     deadline = time.monotonic() + 30
     while True:
         try:
-            return APIClient(base_url=f"unix://{path}", version="auto", timeout=120)
-        except (DockerException, requests.RequestException):
+            address = Engine(Address(f"http+unix://{path}")).address
+        except BackendUnavailable:
             assert time.monotonic() < deadline
             time.sleep(0.1)
+        else:
+            return APIClient(base_url=address.url, version="auto", timeout=120)
 
 
 @pytest.mark.parametrize("image", IMAGES)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import socket
+import warnings
 from pathlib import Path
 
 import pytest
 
 from sandboxes import BackendUnavailable
-from sandboxes.engine.connection import find_engine
+from sandboxes.engine.connection import Address, Engine, find_engine
 
 
 def test_a_missing_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -56,3 +58,12 @@ def test_what_is_no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{port}")
         with pytest.raises(BackendUnavailable, match="is no Docker engine"):
             find_engine()
+
+
+def test_an_engine_that_is_gone_keeps_no_socket_open(tmp_path: Path) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with pytest.raises(BackendUnavailable, match="No such file"):
+            Engine(Address(f"http+unix://{tmp_path}/d.sock"))
+        gc.collect()
+    assert [str(warning.message) for warning in caught] == []
