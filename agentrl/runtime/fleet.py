@@ -37,11 +37,11 @@ from agentrl.runtime.dispatch import EngineAddress
 from agentrl.runtime.display import WarmupProgress
 from agentrl.runtime.drains import Drains
 from agentrl.runtime.failures import ProcessLost, in_short, message_of
+from agentrl.runtime.fleet_warmup import teach_judge, warm_up
 from agentrl.runtime.handoffs import Handoffs
 from agentrl.runtime.keeper import CoordinatorKeeper
 from agentrl.runtime.lifeline import end_when_broken, outlive, patiently
 from agentrl.runtime.link import Actor
-from agentrl.runtime.membership import Membership
 from agentrl.runtime.parameters import ParameterStore
 from agentrl.runtime.process_logs import ProcessLogs
 from agentrl.runtime.progress import RunProgress
@@ -50,7 +50,7 @@ from agentrl.runtime.runner import Runner
 from agentrl.runtime.runners import introduce
 from agentrl.runtime.sharing import SharedSeats
 from agentrl.runtime.staff import GONE, Staff, WorkerSeat
-from agentrl.runtime.trainers import TrainerGroup, is_of_others
+from agentrl.runtime.trainers import TrainerGroup
 from agentrl.types import Group
 from scheduler.decisions import Decision, StartStep
 from scheduler.events import BatchReady, Event, Role, StepStarted, WorkerLost
@@ -58,20 +58,6 @@ from scheduler.events import BatchReady, Event, Role, StepStarted, WorkerLost
 log = structlog.get_logger(__name__)
 RETRY_S = 0.5
 """Before another process starts in a seat whose last one did not get that far."""
-
-
-async def _follow(steps: Any, on_progress: Callable[[WarmupProgress], None] | None) -> bool:
-    """One replica's warm-up to its end; False when that was another's loss, which says more."""
-    try:
-        async for progress in steps:
-            step = await progress
-            if on_progress is not None:
-                on_progress(step)
-    except RayTaskError as error:
-        if not is_of_others(error):
-            raise
-        return False
-    return True
 
 
 class Fleet:
@@ -210,47 +196,15 @@ class Fleet:
     async def warm_up(self, on_progress: Callable[[WarmupProgress], None]) -> None:
         """All but the judges train on demonstrations, and end with the same weights."""
         replicas = [seat.actor for seat in self._present() if seat.role is not Role.GENRM]
-        env = self._env(self._config.warmup.env_options)
-        try:
-            await asyncio.gather(*(actor.become_training.remote(None) for actor in replicas))
-            meeting = await replicas[0].host_meeting.remote(len(replicas))
-            async with asyncio.TaskGroup() as tasks:
-                followed = [
-                    tasks.create_task(
-                        _follow(
-                            actor.warm_up.options(num_returns="streaming").remote(
-                                Membership(
-                                    rank=rank,
-                                    size=len(replicas),
-                                    host=meeting.host,
-                                    port=meeting.port,
-                                ),
-                                env,
-                            ),
-                            on_progress if rank == 0 else None,
-                        )
-                    )
-                    for rank, actor in enumerate(replicas)
-                ]
-        except* RayActorError as errors:
-            raise ProcessLost("a worker was lost during warm-up") from errors
-        if not all(task.result() for task in followed):
-            raise ProcessLost("the replicas lost each other during warm-up")
+        await warm_up(replicas, self._env(self._config.warmup.env_options), on_progress)
 
     async def teach_judge(self, on_progress: Callable[[WarmupProgress], None]) -> None:
         """A worker learns from the environment's rule and leaves its weights in the run: a judge,
         or one that may become one."""
         candidates = self._in_role(Role.GENRM) or self._present()
-        worker = candidates[-1].actor
         assert isinstance(self._config.judge, GenRMJudge), "only such a judge is taught"
         env = self._env(self._config.judge.warmup.env_options)
-        teach = worker.teach_judge.options(num_returns="streaming")
-        teaching = teach.remote(self._layout.judge, env)
-        try:
-            async for progress in teaching:
-                on_progress(await progress)
-        except RayActorError as error:
-            raise ProcessLost(f"the judge was lost in its warm-up: {in_short(error)}") from error
+        await teach_judge(candidates[-1].actor, env, self._layout.judge, on_progress)
 
     def _env(self, options: Mapping[str, Any]) -> EnvRef:
         """Named here, where the user's own files are looked for: workers may run elsewhere."""
