@@ -1,7 +1,8 @@
 """Boxes in an engine, whose they are, and the removal of those that nobody has any more.
 
 A container is ours by its labels, which it has from before it exists. One without a readable
-owner is listed and left alone: labels can be inherited from an image or set by anybody.
+owner is listed and left alone: labels can be inherited from an image or set by anybody. One without
+a name is gone: Docker that was killed may list it until it starts again, and know it no more.
 """
 
 from __future__ import annotations
@@ -39,11 +40,10 @@ class EngineBox:
     @classmethod
     def of(cls, container: Mapping[str, Any]) -> Self:
         labels = container["Labels"]
-        names = container["Names"] or [container["Id"]]
         lease = labels.get(f"{LABEL}.lease", "")
         return cls(
             container_id=container["Id"],
-            name=names[0].lstrip("/"),
+            name=container["Names"][0].lstrip("/"),
             run_id=labels.get(f"{LABEL}.run", ""),
             backend_id=labels.get(f"{LABEL}.backend", ""),
             owner=_owner(labels.get(f"{LABEL}.owner", "")),
@@ -71,7 +71,7 @@ async def boxes_in(engine: Engine) -> list[EngineBox]:
 
     def request(client: APIClient) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = client.containers(all=True, filters={"label": LABEL})
-        return found
+        return [container for container in found if container["Names"]]
 
     try:
         return [EngineBox.of(container) for container in await engine.call("list boxes", request)]

@@ -86,8 +86,9 @@ class PrivateEngine:
         pid_file.unlink(missing_ok=True)
 
     def boxes(self) -> list[str]:
+        """Without those that an engine lists after a kill and knows no more, which have no name."""
         with closing(self.client()) as client:
-            return [box["Id"] for box in client.containers(all=True)]
+            return [box["Id"] for box in client.containers(all=True) if box["Names"]]
 
     def take_images(self, source: APIClient, names: Sequence[str]) -> None:
         with closing(self.client()) as client:

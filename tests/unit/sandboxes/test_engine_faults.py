@@ -78,6 +78,8 @@ class FakeEngine:
                 reply(writer, 500, {"message": "the database is locked"})
             case "GET", ["containers", "json"]:
                 reply(writer, 200, [self.listed(name) for name in self.containers])
+            case "DELETE", ["containers", "removed"]:
+                reply(writer, 404, {"message": "No such container: removed"})
             case _, ["containers", _, "attach"]:
                 await self.attach(reader, writer)
             case _, ["containers", _, "start"]:
@@ -97,7 +99,8 @@ class FakeEngine:
 
     def listed(self, name: str) -> dict[str, object]:
         labels = {"agentrl.backend": self.backend_id, "agentrl.owner": str(this_process())}
-        return {"Id": name, "Names": [f"/{name}"], "Labels": labels, "Created": 0, "State": "x"}
+        names = [] if name == "removed" else [f"/{name}"]
+        return {"Id": name, "Names": names, "Labels": labels, "Created": 0, "State": "x"}
 
     async def pull(self, writer: asyncio.StreamWriter) -> None:
         """Says that it is at it until it may end, or nobody listens."""
@@ -385,3 +388,10 @@ async def test_a_sweep_that_the_engine_refuses_is_a_typed_error(
         await backend.reap()
     async with await backend.create(SPEC) as box:  # whose reaper meets the same
         assert await box.alive()
+
+
+async def test_a_box_that_an_engine_has_removed_and_lists_still_is_removed_by_nobody(
+    engine: FakeEngine, backend: DockerBackend
+) -> None:
+    engine.containers = {"removed", "forgotten"}
+    assert await backend.reap() == ["forgotten"]
