@@ -48,6 +48,8 @@ class OutageGate:
         """One after the other, each of an attempt that was begun after the one before."""
         self._begun: set[str] = set()
         """Attempts that were begun since the newest of those failures."""
+        self._proofs: set[str] = set()
+        """Attempts that were begun since the first of them. One that ends well ends the outage."""
         self._is_closed = False
         self._has_probe = False
         """One attempt was let through a closed gate."""
@@ -72,7 +74,7 @@ class OutageGate:
         """To be told of every attempt before what follows from it is submitted."""
         was_begun = trajectory.trajectory_id in self._begun
         if trajectory.outcome is not Outcome.INFRA_ERROR:
-            if was_begun:
+            if trajectory.trajectory_id in self._proofs:
                 self._end()
             return
         self._num_ended += 1
@@ -131,6 +133,7 @@ class OutageGate:
         self._num_failures = self._num_ended = 0
         self._open()
         self._begun.clear()
+        self._proofs.clear()
 
     def _open(self) -> None:
         self._is_closed = self._has_probe = False
@@ -141,4 +144,5 @@ class OutageGate:
     def _let_through(self, attempt: Attempt, past: JournaledAttempt | None) -> None:
         if self._num_failures:
             self._begun.add(attempt.trajectory_id)
+            self._proofs.add(attempt.trajectory_id)
         self._begin(attempt, past)
