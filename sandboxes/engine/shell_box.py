@@ -170,9 +170,16 @@ class ShellBox(StreamSandbox):
         async with self._asking:
             return await self._shell.ask(script)
 
+    async def _ask_in_time(self, script: str) -> list[str]:
+        """A command may stop the shell, which runs as its user: a box so stopped is lost."""
+        try:
+            async with asyncio.timeout(PING_TIMEOUT_S):
+                return await self._ask(script)
+        except TimeoutError:
+            self._lose(f"the box's main process did not answer within {PING_TIMEOUT_S:.1f} s")
+
     async def _saw_oom_kill(self) -> bool:
-        async with asyncio.timeout(PING_TIMEOUT_S):
-            said = await self._ask(oom_kills(self._engine.kind.oom_file))
+        said = await self._ask_in_time(oom_kills(self._engine.kind.oom_file))
         before = self._num_oom_kills
         self._num_oom_kills = int(said[0]) if said and said[0].isdecimal() else 0
         return self._num_oom_kills > before
@@ -180,12 +187,8 @@ class ShellBox(StreamSandbox):
     async def alive(self) -> bool:
         try:
             with self.guard():
-                async with asyncio.timeout(PING_TIMEOUT_S):
-                    await self._ask(":")
+                await self._ask_in_time(":")
         except SandboxLost:
-            return False
-        except TimeoutError:
-            self._begin_deletion("the box did not answer")
             return False
         return True
 

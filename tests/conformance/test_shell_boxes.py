@@ -88,6 +88,7 @@ from sandboxes import (
     SandboxSpec,
     Unsupported,
 )
+from sandboxes.engine import shell_box
 from sandboxes.engine.backend import DockerBackend
 from sandboxes.engine.shell_box import ShellBox
 
@@ -245,6 +246,17 @@ async def test_a_box_whose_main_process_is_killed_is_lost(box: Sandbox) -> None:
     with pytest.raises(SandboxLost, match=box.sandbox_id):
         await box.exec("killall -9 sh; sleep 20")
     assert not await box.alive()
+
+
+async def test_a_box_whose_main_process_is_stopped_is_lost(
+    box: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a command killed is asked of it: its silence is not the caller's fault."""
+    monkeypatch.setattr(shell_box, "PING_TIMEOUT_S", 0.5)
+    with pytest.raises(SandboxLost, match="did not answer"):
+        await box.exec("kill -STOP -1; kill -9 $$")
+    with pytest.raises(SandboxLost):
+        await box.exec("true")
 
 
 async def test_boxes_end_with_their_worker(sleepers: Sleepers, backend: WithoutPython) -> None:
