@@ -120,7 +120,7 @@ def unpacked(data: bytes, limit: int, path: str) -> list[BoxFile]:
                     files.append(BoxFile(name, content.read(), bool(member.mode & 0o100)))
                 if number > MAX_FILES:
                     raise OSError(errno.EFBIG, f"more than {MAX_FILES} files", path)
-    except (tarfile.TarError, EOFError, OverflowError) as e:
+    except (tarfile.TarError, EOFError, OverflowError, RecursionError) as e:
         if len(data) >= tar_bytes(limit):
             raise OSError(errno.EFBIG, f"more than {limit} bytes", path) from e
         raise ValueError(f"a folder came as something that is no tar: {e}") from e
