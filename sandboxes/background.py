@@ -12,7 +12,7 @@ from sandboxes.boxd import frames
 from sandboxes.client import Call, Deadline
 from sandboxes.sandbox import ExecResult
 
-PEEK_TIMEOUT_S = 5.0
+ANSWER_TIMEOUT_S = 5.0
 
 
 class Logs(NamedTuple):
@@ -47,7 +47,7 @@ class Background:
         return Logs(result.out, result.err)
 
     async def _answer(self) -> tuple[int, bytes]:
-        answer = await self._call.part(Deadline.after(PEEK_TIMEOUT_S, "the time for a look"))
+        answer = await self._call.part(Deadline.after(ANSWER_TIMEOUT_S, "the time for a look"))
         self._is_asked = False
         return answer
 
@@ -60,11 +60,14 @@ class Background:
         return result
 
     async def kill(self) -> ExecResult:
-        """End it with all that it started. Raises `SandboxLost`."""
+        """End it with all that it started. Raises `SandboxLost`, also when the box does not say so."""
         with self._guard():
             if self.is_running:
                 self._call.send(frames.KILL)
-        return await self.wait()
+            deadline = Deadline.after(ANSWER_TIMEOUT_S, "the time for a kill")
+            result = _result(*await self._call.end(deadline))
+        self._call.close()
+        return result
 
 
 def _result(kind: int, payload: bytes) -> ExecResult:

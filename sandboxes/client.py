@@ -106,13 +106,14 @@ class Call:
                 self._client.close(f"the box did not answer within {deadline.what}")
                 self._client.raise_if_lost()
 
-    async def end(self) -> tuple[int, bytes]:
+    async def end(self, deadline: Deadline | None = None) -> tuple[int, bytes]:
+        """The last frame. A deadline of this one alone binds nobody else who waits."""
         while self.last is None:
-            await self.change()
+            await self.change(deadline)
         return self.last
 
     async def part(self, deadline: Deadline | None = None) -> tuple[int, bytes]:
-        """The next frame of any kind. A deadline of this one alone binds nobody else who waits."""
+        """The next frame of any kind; of a deadline the same is true."""
         while self.last is None and not self._parts:
             await self.change(deadline)
         if not self._parts:

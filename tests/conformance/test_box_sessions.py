@@ -106,7 +106,7 @@ async def test_a_look_that_is_cancelled_costs_nothing(
     box: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A tool that runs out of time cancels it; the command and its box go on."""
-    monkeypatch.setattr(background, "PEEK_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(background, "ANSWER_TIMEOUT_S", 0.5)
     job = await box.spawn("while [ ! -e go ]; do sleep 0.02; done; echo more; sleep 1; echo end")
     for _ in range(3):
         look = asyncio.create_task(job.logs())
@@ -123,7 +123,7 @@ async def test_a_look_that_is_cancelled_costs_nothing(
 async def test_a_look_beside_somebody_who_waits(
     box: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(background, "PEEK_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(background, "ANSWER_TIMEOUT_S", 0.5)
     job = await box.spawn("echo begun; sleep 1.5; echo end")
     end = asyncio.create_task(job.wait(20))
     while not (await job.logs()).out:  # noqa: ASYNC110  # a box sets no event

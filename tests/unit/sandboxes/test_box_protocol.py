@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sandboxes import SandboxLost, SandboxSpec
+from sandboxes import SandboxLost, SandboxSpec, background
 from sandboxes.box import StreamSandbox
 from sandboxes.boxd import frames
 from sandboxes.client import BoxClient
@@ -155,6 +155,17 @@ async def test_what_a_command_has_no_use_for_is_not_kept(
 
 async def test_a_result_that_is_none_is_no_result(box: StreamSandbox, liar: Liar) -> None:
     await answered(box, liar, run, (RESULT, b""))
+
+
+async def test_a_kill_that_nobody_answers_ends_with_the_box(
+    box: StreamSandbox, liar: Liar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "ANSWER_TIMEOUT_S", 0.1)
+    command = await box.spawn("sleep 60")
+    async with asyncio.timeout(20):
+        with pytest.raises(SandboxLost, match="did not answer within the time for a kill"):
+            await command.kill()
+    assert not await box.alive()
 
 
 async def test_a_control_shell_that_talks_is_not_listened_to() -> None:
