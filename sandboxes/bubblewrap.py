@@ -87,7 +87,9 @@ class BubblewrapBackend(LocalBackend):
             yield f"CPU time is not limited: {where}."
 
     async def close(self) -> None:
-        await self.close_boxes()
-        if self._families is not None:
-            await self._families.close()
-        await super().close()
+        try:
+            await self.close_boxes()
+        finally:
+            if self._families is not None:
+                await self._families.close()
+            await super().close()

@@ -111,5 +111,7 @@ class LocalBackend(StreamBackend):
         return await super().create(spec)
 
     async def close(self) -> None:
-        await super().close()
-        await asyncio.to_thread(self._threads.shutdown)
+        try:
+            await super().close()
+        finally:
+            await asyncio.to_thread(self._threads.shutdown)

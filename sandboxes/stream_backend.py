@@ -73,6 +73,12 @@ class StreamBackend(abc.ABC):
         await self.close_boxes()
 
     async def close_boxes(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            for box in list(self.boxes.values()):
-                group.create_task(box.close())
+        """All of them, whatever becomes of one; then `SandboxError` for what could not be removed."""
+        closing = [box.close() for box in self.boxes.values()]
+        ended = await asyncio.gather(*closing, return_exceptions=True)
+        failures = [failure for failure in ended if failure is not None]
+        for failure in failures:
+            if not isinstance(failure, SandboxError):
+                raise failure
+        if failures:
+            raise SandboxError("; ".join(map(str, failures)))

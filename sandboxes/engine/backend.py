@@ -151,9 +151,8 @@ class DockerBackend(StreamBackend):
             await super().close()
             if reaper is not None:  # there were boxes; one may have come after it was given up
                 await self.reap()
-        except* SandboxError as e:
-            reasons = "; ".join(str(error) for error in e.exceptions)
-            log.warning("could not remove all boxes, the next run does or `gc`: %s", reasons)
+        except SandboxError as e:
+            log.warning("could not remove all boxes, the next run does or `gc`: %s", e)
         await self.images.close()
         await self.engine.close()
 

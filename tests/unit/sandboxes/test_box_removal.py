@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import logging
 import shutil
+import threading
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -58,6 +60,27 @@ async def test_a_file_that_cannot_be_in_a_box_is_told_though_the_box_cannot_be_r
         await backend.create(SandboxSpec(files={"a": "", "a/b": ""}))
     assert len(left) == 1
     assert "could not delete box" in caplog.text
+
+
+async def test_a_backend_ends_all_boxes_though_one_cannot_be_removed(
+    backend: SandboxBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boxes = [await backend.create(SandboxSpec()) for _ in range(3)]
+    remove, gone, has_failed = shutil.rmtree, [], threading.Event()
+
+    def refuse_one(folder: Path) -> None:
+        if folder.name.endswith(boxes[0].sandbox_id):
+            has_failed.set()
+            raise OSError(errno.ENOTEMPTY, "Directory not empty", str(folder))
+        has_failed.wait(10)
+        time.sleep(0.2)
+        remove(folder)
+        gone.append(folder)
+
+    monkeypatch.setattr(shutil, "rmtree", refuse_one)
+    with pytest.raises(SandboxError, match=f"{boxes[0].sandbox_id} .*Directory not empty"):
+        await backend.close()
+    assert len(gone) == 2
 
 
 async def test_what_was_verified_stands_though_the_fresh_box_cannot_be_removed(
