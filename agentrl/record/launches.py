@@ -11,6 +11,7 @@ import platform
 import socket
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
+from typing import Any
 
 import orjson
 import psutil
@@ -87,18 +88,27 @@ class RunInfo:
 def read_run(layout: RunLayout) -> RunInfo:
     """Raises ValueError when the folder is not a run, or one of another format."""
     try:
-        data = orjson.loads(layout.run.read_bytes())
-    except FileNotFoundError:
+        data = layout.run.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
         raise ValueError(
             f"{layout.root} is not a run folder: it has no {layout.run.name}"
         ) from None
-    if data["schema_version"] != SCHEMA_VERSION:
+    try:
+        return _parsed(orjson.loads(data), layout)
+    except (orjson.JSONDecodeError, LookupError, TypeError) as error:
         raise ValueError(
-            f"{layout.root} has record format {data['schema_version']}, and this agentrl reads "
-            f"format {SCHEMA_VERSION}; open it with agentrl {data['launches'][-1]['agentrl_version']}"
+            f"{layout.run} is none that agentrl wrote ({error!r}); give the folder of a run"
+        ) from error
+
+
+def _parsed(run: dict[str, Any], layout: RunLayout) -> RunInfo:
+    if run["schema_version"] != SCHEMA_VERSION:
+        raise ValueError(
+            f"{layout.root} has record format {run['schema_version']}, and this agentrl reads "
+            f"format {SCHEMA_VERSION}; open it with agentrl {run['launches'][-1]['agentrl_version']}"
         )
-    launches = tuple(Launch(**launch) for launch in data["launches"])
-    return RunInfo(name=data["name"], launches=launches)
+    launches = tuple(Launch(**launch) for launch in run["launches"])
+    return RunInfo(name=run["name"], launches=launches)
 
 
 def write_run(layout: RunLayout, run: RunInfo) -> None:

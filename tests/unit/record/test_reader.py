@@ -75,6 +75,21 @@ def test_pandas_can_read_the_lines(run: Path) -> None:
         assert len(keys) == 1
 
 
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"schema_version": 9}', '{"schema_version": 1, "launches": [{}]}']
+)
+def test_a_file_of_somebody_elses_is_refused_by_name(tmp_path: Path, text: str) -> None:
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(ValueError, match=r"run\.json is none that agentrl wrote"):
+        RunReader(tmp_path)
+
+
+def test_a_file_in_place_of_a_run_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="not a run folder"):
+        RunReader(tmp_path / "file")
+
+
 def test_what_is_no_run_is_refused(tmp_path: Path, run: Path) -> None:
     with pytest.raises(ValueError, match=r"not a run folder: it has no run\.json"):
         RunReader(tmp_path / "elsewhere")
