@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import shutil
 import signal
@@ -183,7 +184,16 @@ def _remove(box: FoundBox) -> None:
     found = _groups().get(box.name, ())
     group = BoxCgroup(folders=tuple(group.folder for group in found))
     for file in group.procs_files:
-        for pid in file.read_text().split():
+        for pid in _members(file):
             with contextlib.suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
     group.remove()
+
+
+def _members(procs_file: Path) -> list[int]:
+    try:
+        return [int(pid) for pid in procs_file.read_text().split()]
+    except OSError as e:
+        if e.errno not in (errno.ENOENT, errno.ENODEV):
+            raise
+        return []  # removed by somebody else who collects

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sandboxes import inventory
-from sandboxes.cgroup_names import group_name
+from sandboxes.cgroup_names import group_name, groups_below
 from sandboxes.engine.connection import Address
 from sandboxes.inventory import OwnerState, collect, take_inventory
 from sandboxes.ownership import this_process
@@ -53,3 +53,13 @@ async def test_boxes_of_others_are_not_ours_to_remove(
     (root / group_name(DEAD)).mkdir()
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != root)
     assert await states() == {}
+
+
+async def test_two_may_collect_at_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others remove what dead owners left too, between our look and our turn."""
+    group = root / group_name(DEAD)
+    group.mkdir()
+    found = tuple(groups_below(root))
+    monkeypatch.setattr("sandboxes.inventory.groups_below", lambda root: iter(found))
+    group.rmdir()
+    assert [box.name for box in (await collect()).boxes] == [DEAD]
