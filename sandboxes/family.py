@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
 
 from sandboxes.sandbox import SandboxError
 from sandboxes.spec import SandboxSpec
 from sandboxes.zygote import Zygote
+
+log = logging.getLogger(__name__)
 
 MAX_IDLE = 4
 """Zygotes without an open box that are kept for the next one."""
@@ -113,7 +116,11 @@ class Family:
 
     async def _ended(self) -> None:
         def end() -> None:
-            self.last_words = self.zygote.end()
+            try:
+                self.last_words = self.zygote.end()
+            except OSError as error:  # whoever waits for a box must not wait for its end
+                log.warning("of the process that boxes are forked from: %s", error)
+                self.last_words = str(error)
 
         await self._in_thread(end)
         words = f"the process that boxes are forked from has ended: {self.last_words}"

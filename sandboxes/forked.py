@@ -17,9 +17,10 @@ import socket
 from sandboxes.cgroups import BoxCgroup, Cgroups
 from sandboxes.client import BoxClient
 from sandboxes.family import Birth, Families, Family, InThread
+from sandboxes.local import END_TIMEOUT_S
 from sandboxes.ownership import this_process
 from sandboxes.spec import SandboxSpec
-from sandboxes.zygote import END_TIMEOUT_S, box_request
+from sandboxes.zygote import box_request
 
 
 class ForkedBox:

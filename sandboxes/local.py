@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import abc
 import asyncio
+import errno
 import os
 import secrets
 import socket
@@ -88,12 +89,36 @@ class LocalBox(abc.ABC):
         with self._lock:
             self._is_deleted = True
             self._box_end.close()
-            if self._process is not None:
-                self.end(self._process)
-                assert self._process.stderr is not None
-                self._listen()
-                self._process.stderr.close()
-            self.clean_up()
+            try:
+                if self._process is not None:
+                    self._end(self._process)
+            finally:
+                self.clean_up()
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        try:
+            self.end(process)
+        finally:
+            assert process.stderr is not None
+            self._listen()
+            process.stderr.close()
+
+
+def await_end(process: subprocess.Popen[bytes]) -> None:
+    """Wait until a process ends that was asked to, and kill one that takes too long.
+
+    Raises `OSError` when not even that ends it, as where it waits for a disk that does not answer.
+    """
+    try:
+        process.wait(END_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        try:
+            process.wait(END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            raise OSError(
+                errno.EBUSY, f"process {process.pid} was killed and does not end"
+            ) from None
 
 
 class LocalBackend(StreamBackend):

@@ -14,7 +14,7 @@ from sandboxes.boxd.namespaces import KERNEL_SETTINGS
 from sandboxes.bundle import PYTHON, boot_argv
 from sandboxes.bwrap import environment, start_bwrap
 from sandboxes.cgroups import BoxCgroup, Cgroups, limits_without
-from sandboxes.local import END_TIMEOUT_S, LocalBackend, LocalBox
+from sandboxes.local import LocalBackend, LocalBox, await_end
 from sandboxes.spec import MIB, SandboxSpec
 
 _OOM_FILE = "/run/agentrl/oom"
@@ -81,11 +81,7 @@ class LoneBox(LocalBox):
         for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
-        try:
-            process.wait(END_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(END_TIMEOUT_S)
+        await_end(process)
 
     def clean_up(self) -> None:
         if self._cgroup is not None:

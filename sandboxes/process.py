@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sandboxes.bundle import PYTHON, boot_argv
-from sandboxes.local import END_TIMEOUT_S, LocalBackend, LocalBox
+from sandboxes.local import LocalBackend, LocalBox, await_end
 from sandboxes.ownership import local_name_may_live
 from sandboxes.sandbox import Capabilities
 from sandboxes.spec import SandboxSpec
@@ -54,11 +54,7 @@ class ProcessBox(LocalBox):
 
     def end(self, process: subprocess.Popen[bytes]) -> None:
         """boxd kills what it started when its stream ends; it alone knows what that is."""
-        try:
-            process.wait(END_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(END_TIMEOUT_S)
+        await_end(process)
 
     def clean_up(self) -> None:
         if self._workdir.exists():

@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 from sandboxes.bundle import PYTHON, boot_argv, zygote_bytes
 from sandboxes.bwrap import environment, start_bwrap
 from sandboxes.cgroups import BoxCgroup, Cgroups, limits_without
+from sandboxes.local import await_end
 from sandboxes.ownership import this_process
 from sandboxes.sandbox import SandboxError
 from sandboxes.spec import MIB, SandboxSpec
 
 START_TIMEOUT_S = 20.0
-END_TIMEOUT_S = 5.0
 BYTES_PER_FILE = 4096
 """A tmpfs may hold as many files as it has blocks: a file without content costs memory too."""
 MIN_FILES = 64
@@ -106,13 +106,11 @@ class Zygote:
         """End it and all its boxes; blocks. Returns its last words."""
         self.control.close()
         try:
-            self._process.wait(END_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait(END_TIMEOUT_S)
-        words = self.last_words()
-        assert self._process.stderr is not None
-        self._process.stderr.close()
+            await_end(self._process)
+        finally:
+            words = self.last_words()
+            assert self._process.stderr is not None
+            self._process.stderr.close()
         return words
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import shutil
+import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -70,6 +73,7 @@ async def test_a_backend_ends_all_boxes_though_one_cannot_be_removed(
 
     def refuse_one(folder: Path) -> None:
         if folder.name.endswith(boxes[0].sandbox_id):
+            remove(folder)  # other tests look for what is left over
             has_failed.set()
             raise OSError(errno.ENOTEMPTY, "Directory not empty", str(folder))
         has_failed.wait(10)
@@ -95,3 +99,23 @@ async def test_what_was_verified_stands_though_the_fresh_box_cannot_be_removed(
     assert fresh.sandbox_id in caplog.text
     with pytest.raises(SandboxError):
         await box.close()
+
+
+async def test_a_process_that_does_not_end_when_killed_leaves_no_folder_and_is_told_of(
+    box: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one that waits for a disk."""
+    folder = Path(tempfile.gettempdir(), PREFIX + box.sandbox_id)
+    assert await asyncio.to_thread(folder.exists)
+    waited_for: list[subprocess.Popen[bytes]] = []
+
+    def never_ends(process: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+        waited_for.append(process)
+        raise subprocess.TimeoutExpired(process.args, timeout or 0)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", never_ends)
+    with pytest.raises(SandboxError, match=f"{box.sandbox_id} .*was killed and does not end"):
+        await box.close()
+    assert not await asyncio.to_thread(folder.exists)
+    monkeypatch.undo()
+    await asyncio.to_thread(waited_for[0].wait)
