@@ -66,7 +66,7 @@ class TrainerGroup:
         self._memberships: dict[str, Membership] = {}
         """Of the last step; the same members go on meeting there."""
         self._resting: list[Ref] = []
-        """The state, while nobody trains."""
+        """The state, while nobody trains, or while somebody takes it over in a step."""
         self._round = 0
         """Of the newest orders."""
         self._saving: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -184,13 +184,14 @@ class TrainerGroup:
                 self._bury(next(iter(replicas)), replicas)
                 self._check_state()
         known = {name for name in replicas if self._is_member(name, replicas[name])}
-        state: list[Ref] = []
-        if known != replicas.keys():
-            holders = list(self._members.values())
-            state = [holders[0].snapshot.remote()] if holders else self._resting
+        if known != replicas.keys() and self._members:
+            # kept until the step is applied: its holder may die once it has handed it on
+            self._resting = [next(iter(self._members.values())).snapshot.remote()]
         return {
             name: StepOrder(
-                round=self._round, membership=membership, state=() if name in known else state
+                round=self._round,
+                membership=membership,
+                state=() if name in known else self._resting,
             )
             for name, membership in self._memberships.items()
         }
@@ -226,7 +227,7 @@ class TrainerGroup:
                 results.append(outcome)
             elif not is_of_others(outcome):
                 raise outcome
-            elif not self._members and isinstance(outcome.cause, ObjectLostError):
+            elif not self._members and isinstance(outcome.cause, ObjectLostError | RayActorError):
                 self._resting = []
                 self._check_state()
         return results

@@ -180,6 +180,49 @@ async def test_a_worker_killed_in_a_step_costs_no_more_than_doing_it_over(
     assert_equal(await bench.weights("c"), wanted)
 
 
+class Watched:
+    """A worker whose snapshots are seen by the test too."""
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+        self.snapshot = self
+        self.taken: asyncio.Queue[Any] = asyncio.Queue()
+
+    def remote(self) -> Any:
+        state = self._actor.snapshot.remote()
+        self.taken.put_nowait(state)
+        return state
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._actor, name)
+
+
+async def test_the_only_one_with_the_state_may_die_once_it_has_handed_that_on(
+    bench: Bench, tmp_path: Path
+) -> None:
+    await bench.hire("a", "b")
+    first = bench.replicas["a"]
+    watched = bench.replicas["a"] = Watched(first)
+    bench.group.found({"a": watched})
+    await bench.train(1, "a")
+    training = asyncio.create_task(bench.train(2, "a", "b"))
+    await (await watched.taken.get())
+    ray.kill(first)
+    bench.replicas["a"] = first
+    report = await training
+    assert report.metrics["replicas"] == 1
+    assert_equal(await bench.weights("b"), await alone(tmp_path, [1, 2]))
+
+
+async def test_who_dies_before_it_has_handed_the_state_on_takes_that_along(bench: Bench) -> None:
+    await bench.hire("a", "b")
+    bench.group.found({"a": bench.replicas["a"]})
+    await bench.train(1, "a")
+    ray.kill(bench.replicas["a"])
+    with pytest.raises(ProcessLost):
+        await bench.train(2, "a", "b")
+
+
 async def test_the_state_rests_while_nobody_trains_and_can_be_saved_then(
     bench: Bench, tmp_path: Path
 ) -> None:
