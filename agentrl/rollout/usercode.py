@@ -3,14 +3,16 @@
 A plain method runs in a thread of its own. An async one runs on the event loop, which it must not hold: all
 other rollouts of the process wait meanwhile. One that does is named in the log.
 
-Invariant: what leaves `call` is the method's result, a `UserCodeError`, or an error of the
-infrastructure (box, engine, judge) that the method let through.
+Invariant: what leaves `call` is the method's result, a `UserCodeError`, an error of the
+infrastructure (box, engine, judge) that the method let through, or the end that somebody else
+asked for: a cancellation of the task, Ctrl-C.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 import time
 import traceback
 import types
@@ -68,8 +70,30 @@ def blaming(name: str) -> Iterator[None]:
         yield
     except (UserCodeError, *INFRASTRUCTURE):
         raise
-    except (Exception, SystemExit) as error:  # a user's exit() is not ours
+    except BaseException as error:
+        if _is_asked_for(error):
+            raise
         raise UserCodeError(name) from error
+
+
+def _is_asked_for(error: BaseException) -> bool:
+    """Whether somebody else ends what runs here. A method can raise all of these by itself, as by
+    waiting for a task of its own that was cancelled; nobody would then end its rollout."""
+    match error:
+        case asyncio.CancelledError():
+            task = _current_task()
+            return task is not None and task.cancelling() > 0
+        case KeyboardInterrupt():
+            return threading.current_thread() is threading.main_thread()
+        case _:
+            return isinstance(error, GeneratorExit)
+
+
+def _current_task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # a thread has no event loop
+        return None
 
 
 @types.coroutine

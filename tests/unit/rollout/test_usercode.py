@@ -138,3 +138,36 @@ async def test_an_environment_that_exits_is_to_blame_and_takes_nobody_along() ->
     for calls_exit in (plain, asynchronous):
         with pytest.raises(UserCodeError, match="that is it"):
             await call(calls_exit)
+
+
+async def test_a_cancellation_that_nobody_asked_for_is_the_environments_error() -> None:
+    async def waits_for_what_it_cancelled() -> None:
+        task = asyncio.create_task(asyncio.sleep(10))
+        task.cancel()
+        await task
+
+    def plain() -> None:
+        raise asyncio.CancelledError
+
+    for ends_itself in (waits_for_what_it_cancelled, plain):
+        with pytest.raises(UserCodeError, match=f"(?s){ends_itself.__name__}.*CancelledError"):
+            await asyncio.ensure_future(call(ends_itself))
+
+
+async def test_a_cancellation_that_was_asked_for_is_nobodys_error() -> None:
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    task = asyncio.ensure_future(call(hang))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_ctrl_c_of_a_plain_methods_own_is_the_environments_error() -> None:
+    def plain() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(UserCodeError, match=r"(?s)plain.*KeyboardInterrupt"):
+        await call(plain)
