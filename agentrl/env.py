@@ -24,6 +24,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import inspect
+import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -31,9 +32,10 @@ from functools import cached_property
 from typing import Any, ClassVar, Self, TypeVar, get_origin, get_type_hints, overload
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
 
 from agentrl.judging import Question, Roles, Verdict
-from agentrl.schema import ToolSchema, tool_schema
+from agentrl.schema import UNRESOLVED, ToolSchema, tool_schema
 from agentrl.types import Json, Judgement, Message, Task, Turn
 from sandboxes.sandbox import Sandbox
 from sandboxes.spec import SandboxSpec
@@ -74,6 +76,7 @@ def tool(function: Any = None, *, serial: bool = False) -> Any:
     """
 
     def mark(method: Any) -> Any:
+        _refuse_unmarkable(method, "tool", "@tool or @tool(serial=True)")
         method.agentrl_tool = serial
         return method
 
@@ -88,10 +91,17 @@ def reward(function: Any = None, *, weight: float = 1.0) -> Any:
     """Score the finished rollout with this method; None says that it cannot be scored."""
 
     def mark(method: Any) -> Any:
+        _refuse_unmarkable(method, "reward", "@reward or @reward(weight=2.0)")
         method.agentrl_reward = weight
         return method
 
     return mark if function is None else mark(function)
+
+
+def _refuse_unmarkable(method: Any, name: str, wanted: str) -> None:
+    """A mark on what is no method would be lost, or be an error that names neither."""
+    if not callable(method) or isinstance(method, staticmethod | classmethod):
+        raise ValueError(f"@{name} got {method!r}; wanted a method with `self`, below {wanted}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +269,7 @@ class Env:
 
     def give(self, value: float, name: str = "turn") -> None:
         """Reward the turn being played."""
-        self.ledger.credits.append(Credit(max(len(self.turns) - 1, 0), name, value))
+        self.ledger.credits.append(Credit(max(len(self.turns) - 1, 0), name, float(value)))
 
     def finish(self, reason: str = "done") -> None:
         """End the rollout after this turn; reasons are counted as metrics."""
@@ -347,24 +357,46 @@ def _define(cls: type[Env]) -> EnvDefinition:
         raise ValueError(f"{cls.__name__}.tasks must be decorated with @classmethod")
     if "tasks" not in declared:
         raise ValueError(f"{cls.__name__} has no tasks; add `@classmethod def tasks(cls, split)`")
+    refuse_unfit_attributes(cls, cls.__name__)
     tools, rewards = {}, {}
     for name in declared:
         method = getattr(cls, name)
         marks = [m for m in ("agentrl_tool", "agentrl_reward") if hasattr(method, m)]
         if not marks:
             continue
+        if isinstance(inspect.getattr_static(cls, name), staticmethod | classmethod):
+            raise ValueError(f"{cls.__name__}.{name}: a tool or reward is a method with `self`")
         if name in _WRITTEN or len(marks) == 2:
             raise ValueError(f"{cls.__name__}.{name}: a tool or reward needs a name of its own")
         if marks == ["agentrl_tool"]:
             tools[name] = ToolSpec(tool_schema(method, cls.__name__), method.agentrl_tool)
         else:
-            rewards[name] = float(method.agentrl_reward)
+            weight = method.agentrl_reward
+            if not isinstance(weight, int | float) or not math.isfinite(weight):
+                raise ValueError(
+                    f"{cls.__name__}.{name}: weight={weight!r}; wanted a number, as in "
+                    "@reward(weight=2.0)"
+                )
+            rewards[name] = float(weight)
     return EnvDefinition(
         tools=tools,
         rewards=rewards,
         options=_options(cls, layers),
         has_demo="demo" in declared,
     )
+
+
+def refuse_unfit_attributes(env: Env | type[Env], owner: str) -> None:
+    """Raises ValueError. Also `start()` may set them, so an instance is asked again."""
+    wanted: dict[str, tuple[Any, str]] = {
+        "system": (str | None, "a text or None"),
+        "max_turns": (int, "an integer of at least 1"),
+        "sandbox_spec": (SandboxSpec | None, "a SandboxSpec, as in `SandboxSpec()`, or None"),
+    }
+    for name, (kind, words) in wanted.items():
+        value = getattr(env, name)
+        if not isinstance(value, kind) or (name == "max_turns" and value < 1):
+            raise ValueError(f"{owner}.{name} is {value!r}; wanted {words}")
 
 
 def _options(cls: type[Env], layers: list[type]) -> dict[str, TypeAdapter[Any]]:
@@ -378,10 +410,17 @@ def _options(cls: type[Env], layers: list[type]) -> dict[str, TypeAdapter[Any]]:
         return {}
     try:
         hints = get_type_hints(cls, include_extras=True)
-    except NameError as error:
+    except UNRESOLVED as error:
         raise ValueError(f"{cls.__name__}: an option's type cannot be resolved: {error}") from error
-    return {
-        name: TypeAdapter(hints[name])
-        for name in annotated
-        if hints[name] is not ClassVar and get_origin(hints[name]) is not ClassVar
-    }
+    options: dict[str, TypeAdapter[Any]] = {}
+    for name in annotated:
+        if hints[name] is ClassVar or get_origin(hints[name]) is ClassVar:
+            continue
+        try:
+            options[name] = TypeAdapter(hints[name])
+        except PydanticUserError as error:
+            raise ValueError(
+                f"{cls.__name__}.{name}: no value of a run file can be {hints[name]!r}; an annotated "
+                "attribute is an option, so choose another type or leave its annotation out"
+            ) from error
+    return options

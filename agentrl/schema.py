@@ -12,9 +12,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic.errors import PydanticUserError
+from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from agentrl.types import Json
+
+UNRESOLVED = (NameError, AttributeError, SyntaxError, TypeError)
+"""What evaluating an annotation written as text can raise."""
 
 
 class ArgumentError(Exception):
@@ -51,7 +56,7 @@ def tool_schema(function: Callable[..., Any], owner: str) -> ToolSchema:
     parameters = list(inspect.signature(function).parameters.values())[1:]
     try:
         hints = get_type_hints(function, include_extras=True)
-    except NameError as error:
+    except UNRESOLVED as error:
         raise ValueError(f"{where}: an annotation cannot be resolved: {error}") from error
     fields: dict[str, Any] = {}
     for position, parameter in enumerate(parameters):
@@ -65,6 +70,7 @@ def tool_schema(function: Callable[..., Any], owner: str) -> ToolSchema:
         default = ... if parameter.default is parameter.empty else parameter.default
         # the alias keeps parameter names such as `copy` apart from attributes of BaseModel
         field = Field(default, alias=parameter.name, description=_doc(hints[parameter.name]))
+        _refuse_unwritable(hints[parameter.name], parameter, where)
         fields[f"p{position}"] = (hints[parameter.name], field)
     arguments = create_model(function.__name__, __config__=ConfigDict(extra="forbid"), **fields)
     schema = arguments.model_json_schema()
@@ -78,6 +84,26 @@ def tool_schema(function: Callable[..., Any], owner: str) -> ToolSchema:
         bare_parameter=_bare_parameter(schema),
         arguments=arguments,
     )
+
+
+def _refuse_unwritable(hint: Any, parameter: inspect.Parameter, where: str) -> None:
+    """A model writes JSON, and a default is shown to it as JSON."""
+    try:
+        TypeAdapter(hint).json_schema()
+    except PydanticUserError as error:
+        raise ValueError(
+            f"{where}: parameter {parameter.name!r} is {hint!r}, which no JSON value can be; "
+            "wanted a type such as str, int, list[int], Literal or a dataclass"
+        ) from error
+    if parameter.default is parameter.empty:
+        return
+    try:
+        to_jsonable_python(parameter.default)
+    except PydanticSerializationError as error:
+        raise ValueError(
+            f"{where}: the default of parameter {parameter.name!r} is {parameter.default!r}, "
+            "which cannot be shown to a model as JSON; wanted a text, number, list or dict"
+        ) from error
 
 
 def _doc(hint: Any) -> str | None:

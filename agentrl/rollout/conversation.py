@@ -15,7 +15,7 @@ from dataclasses import replace
 from itertools import count
 
 from agentrl.chat.format import ChatFormat
-from agentrl.env import Env
+from agentrl.env import Env, refuse_unfit_attributes
 from agentrl.record.journal import Answer
 from agentrl.rollout.attempt import Attempt
 from agentrl.rollout.budget import RolloutLimits
@@ -191,12 +191,14 @@ async def open_env(env: Env, *, timeout_s: float) -> None:
     """Let an environment start, and note what opens its conversation."""
     said: str | list[Message] = await call_within(timeout_s, env.start)
     with blaming(f"{type(env).__name__}.start"):
-        opening = [Message("user", said)] if isinstance(said, str) else list(said)
-        if not all(isinstance(m, Message) and isinstance(m.content, str) for m in opening):
+        opening = [Message("user", said)] if isinstance(said, str) else said
+        if not isinstance(opening, list | tuple) or not all(
+            isinstance(m, Message) and isinstance(m.content, str) for m in opening
+        ):
             raise TypeError(f"start() returned {said!r}; wanted a text or a list of Message")
-        if env.system is not None:
-            opening.insert(0, Message("system", env.system))
-        env.opening = tuple(opening)
+        refuse_unfit_attributes(env, type(env).__name__)
+        system = [] if env.system is None else [Message("system", env.system)]
+        env.opening = (*system, *opening)
 
 
 async def reply_of(env: Env, turn: Turn) -> str | None:

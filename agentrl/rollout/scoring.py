@@ -45,8 +45,7 @@ async def score(env: Env, *, timeout_s: float) -> Score:
             parts.append(earned) if isinstance(earned, RewardPart) else entries.append(earned)
     given: dict[str, float] = {}
     for credit in env.ledger.credits:
-        with blaming(f"give({credit.value!r}, {credit.name!r})"):
-            given[credit.name] = given.get(credit.name, 0.0) + float(credit.value)
+        given[credit.name] = given.get(credit.name, 0.0) + credit.value
     parts += [_part(name, value, 1.0) for name, value in given.items()]
     return Score(parts=tuple(parts), entries=tuple(entries))
 

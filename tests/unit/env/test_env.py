@@ -5,12 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import pytest
 from pydantic import Field
 
-from agentrl import Env, Message, Task, ToolCall, ToolResult, Turn, reward, tool
+from agentrl import Env, Message, SandboxSpec, Task, ToolCall, ToolResult, Turn, reward, tool
 from agentrl.env import NoSandbox
 
 
@@ -118,6 +118,44 @@ def test_a_wrong_definition_is_refused_when_the_class_is_used(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         with_tasks(**names).definition()
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ({"max_turns": "3"}, r"Wrong.max_turns is '3'; wanted an integer"),
+        ({"max_turns": 0}, r"Wrong.max_turns is 0; wanted an integer of at least 1"),
+        ({"system": 5}, r"Wrong.system is 5; wanted a text or None"),
+        ({"sandbox_spec": SandboxSpec}, r"Wrong.sandbox_spec is .*wanted a SandboxSpec, as in"),
+        ({"sandbox_spec": {"image": "x"}}, r"Wrong.sandbox_spec is .*wanted a SandboxSpec, as in"),
+        ({"look": classmethod(tool(fine))}, r"Wrong.look: .* a method with `self`"),
+        ({"look": staticmethod(tool(fine))}, r"Wrong.look: .* a method with `self`"),
+        ({"__annotations__": {"shape": object.__new__}, "shape": 1}, r"Wrong.shape: no value"),
+        ({"__annotations__": {"shape": "list["}, "shape": 1}, "cannot be resolved"),
+    ],
+)
+def test_an_unfit_attribute_is_refused_when_the_class_is_used(
+    names: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        with_tasks(**names).definition()
+
+
+@pytest.mark.parametrize("mark", [tool, reward])
+@pytest.mark.parametrize("marked", ["name", 2.0, staticmethod(fine), classmethod(fine)])
+def test_only_a_method_can_be_marked(mark: Any, marked: Any) -> None:
+    with pytest.raises(ValueError, match=rf"@{mark.__name__} got .*wanted a method .*@"):
+        mark(marked)
+
+
+def test_a_weight_must_be_a_number() -> None:
+    with pytest.raises(ValueError, match=r"Wrong.right: weight='x'; wanted a number"):
+        with_tasks(right=reward(weight=cast("Any", "x"))(lambda self: 1.0)).definition()
+
+
+def test_what_is_given_is_a_number_or_an_error_where_it_is_given() -> None:
+    with pytest.raises(ValueError, match="could not convert"):
+        Shop(Task("t", "p")).give(cast("Any", "much"))
 
 
 def test_tasks_must_be_there() -> None:

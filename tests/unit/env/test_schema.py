@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -74,3 +75,36 @@ def test_only_a_single_required_string_may_be_bare() -> None:
     assert SCHEMA.bare_parameter == "path"
     assert tool_schema(two, "E").bare_parameter is None
     assert tool_schema(number, "E").bare_parameter is None
+
+
+NOTHING = object()
+
+
+def shapeless(self: Any, image: Callable[[], int]) -> str:
+    return ""
+
+
+def unshowable(self: Any, n: Any = NOTHING) -> str:
+    return ""
+
+
+def unreadable(self: Any, n: "list[") -> str:  # noqa: F722  # the mistake under test
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        (
+            shapeless,
+            r"tool E.shapeless: parameter 'image' is .*no JSON value can be.*wanted a type",
+        ),
+        (unshowable, r"tool E.unshowable: the default of parameter 'n' is <object.*wanted a text"),
+        (unreadable, r"tool E.unreadable: an annotation cannot be resolved"),
+    ],
+)
+def test_a_signature_that_no_call_can_fit_is_refused(
+    function: Callable[..., Any], told: str
+) -> None:
+    with pytest.raises(ValueError, match=told):
+        tool_schema(function, "E")

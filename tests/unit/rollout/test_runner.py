@@ -250,6 +250,25 @@ async def test_what_an_environment_raises_is_its_own_error(place: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (None, "start() returned None; wanted a text or a list of Message"),
+        ({"max_turns": "2"}, "max_turns is '2'; wanted an integer of at least 1"),
+        ({"system": 5}, "system is 5; wanted a text or None"),
+    ],
+)
+async def test_an_unfit_start_is_the_environments_error(said: Any, told: str) -> None:
+    class Opens(Files):
+        def start(self) -> Any:
+            vars(self).update(said or {})
+            return said and "go"
+
+    trajectory = await Bench(Opens, [Turn("42")]).runner.run(attempt_at(TASK))
+    assert trajectory.outcome is Outcome.ENV_ERROR
+    assert told in (trajectory.error or "")
+
+
+@pytest.mark.parametrize(
     "refusal",
     [
         OSError(errno.ENOSPC, "No space left on device", "abc"),
