@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from functools import cached_property
 from typing import Annotated, Any, cast
 
 import pytest
@@ -212,3 +213,20 @@ def test_a_missing_box_says_what_to_do() -> None:
 def test_the_public_package_loads_neither_torch_nor_ray() -> None:
     code = "import agentrl, sys; sys.exit(any(m in sys.modules for m in ('torch', 'ray')))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_system_message_and_a_number_of_turns_may_be_properties() -> None:
+    class Computed(Env):
+        @classmethod
+        def tasks(cls, split: str) -> Iterator[Task]:
+            yield Task("a")
+
+        @property
+        def system(self) -> str:  # type: ignore[override]
+            return f"about {self.task.id}"
+
+        @cached_property
+        def max_turns(self) -> int:  # type: ignore[override]
+            return 3
+
+    Computed.definition()
