@@ -315,6 +315,18 @@ class Env:
         return type(cls.__name__, (cls,), {**names, **values})
 
 
+def tasks_of(env_class: type[Env], split: str) -> Iterator[Task]:
+    """The tasks of a split. Raises ValueError for what is none."""
+    where = f"{env_class.__name__}.tasks({split!r})"
+    tasks = env_class.tasks(split)
+    if not isinstance(tasks, Iterable):
+        raise ValueError(f"{where} returned {tasks!r}; wanted a list of Task, or to yield them")
+    for task in tasks:
+        if not isinstance(task, Task):
+            raise ValueError(f"{where} has {task!r} in it; wanted a Task, as in `Task('1', 'go')`")
+        yield task
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """The part of an error that names what was probably meant."""
     close = difflib.get_close_matches(name, list(known), n=1)
@@ -357,6 +369,10 @@ def _define(cls: type[Env]) -> EnvDefinition:
         raise ValueError(f"{cls.__name__}.tasks must be decorated with @classmethod")
     if "tasks" not in declared:
         raise ValueError(f"{cls.__name__} has no tasks; add `@classmethod def tasks(cls, split)`")
+    try:
+        inspect.signature(cls.tasks).bind("train")
+    except TypeError as error:
+        raise ValueError(f"{cls.__name__}.tasks: {error}; wanted tasks(cls, split)") from error
     refuse_unfit_attributes(cls, cls.__name__)
     tools, rewards = {}, {}
     for name in declared:

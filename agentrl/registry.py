@@ -35,7 +35,13 @@ class EnvRef:
 
     def load(self) -> type[Env]:
         """The configured class. Raises ValueError when there is none, or when it cannot work."""
-        return _find(self.name, Path(self.folder)).configure(self.options)
+        try:
+            found = _find(self.name, Path(self.folder))
+        except SyntaxError as error:
+            raise ValueError(
+                f"no environment {self.name!r}: {error.filename}, line {error.lineno}: {error.msg}"
+            ) from error
+        return found.configure(self.options)
 
 
 def installed_envs() -> dict[str, EntryPoint]:
@@ -48,7 +54,7 @@ def _find(name: str, folder: Path) -> type[Env]:
     place, colon, class_name = name.rpartition(":")
     if colon and place.endswith(".py"):
         return _class_in(_load_file(folder / place), class_name, name)
-    if colon:
+    if colon and all(part.isidentifier() for part in place.split(".")):
         return _class_in(_load_module(place, folder, name), class_name, name)
     known = installed_envs()
     if name not in known:

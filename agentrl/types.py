@@ -85,6 +85,19 @@ class Task:
     prompt: str = ""
     data: Mapping[str, Json] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        for name in ("id", "prompt"):
+            value = getattr(self, name)
+            if not isinstance(value, str):
+                raise ValueError(
+                    f"Task.{name} is {value!r}; wanted a text, since "
+                    + (
+                        "groups, seeds and the record are keyed by it"
+                        if name == "id"
+                        else "a model reads it; what only tools or rewards need goes in `data`"
+                    )
+                )
+
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:

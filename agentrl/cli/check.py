@@ -82,20 +82,22 @@ def check(config: RunFile, overrides: Overrides = None) -> None:
 
 
 def _check_env(checklist: Checklist, config: RunConfig) -> type[Env] | None:
+    from agentrl.env import tasks_of
     from agentrl.registry import EnvRef
 
     env_class = None
     with checklist.item("env") as say:
-        env_class = EnvRef(name=config.env.name, options=config.env.options).load()
-        definition = env_class.definition()
+        found = EnvRef(name=config.env.name, options=config.env.options).load()
+        definition = found.definition()
         for split in ("train", "eval"):
-            if not list(islice(env_class.tasks(split), NUM_TASKS)):
-                raise ValueError(f"{env_class.__name__} has no tasks in split {split!r}")
+            if not list(islice(tasks_of(found, split), NUM_TASKS)):
+                raise ValueError(f"{found.__name__} has no tasks in split {split!r}")
         tools, rewards = ", ".join(definition.tools), ", ".join(definition.rewards)
         say(
-            f"{env_class.__module__}:{env_class.__name__}; tools {tools or 'none'}; "
+            f"{config.env.name}: {found.__name__}; tools {tools or 'none'}; "
             f"rewards {rewards or 'what give() gives'}"
         )
+        env_class = found
     if config.warmup.steps:
         with checklist.item("warm-up") as say:
             options = {**config.env.options, **config.warmup.env_options}
@@ -198,6 +200,7 @@ def _check_opening(
 ) -> None:
     """Plays attempts that say nothing, with the run's own chat format and limits."""
     from agentrl.chat.make import make_chat
+    from agentrl.env import tasks_of
     from agentrl.rollout.budget import RolloutLimits
     from agentrl.rollout.judge_expert import expert_roles
     from agentrl.rollout.local import ScriptedRollouts
@@ -216,7 +219,7 @@ def _check_opening(
                 roles=expert_roles(env_class),
                 run_seed=config.seed,
             )
-            tasks = list(islice(env_class.tasks("train"), NUM_TASKS))
+            tasks = list(islice(tasks_of(env_class, "train"), NUM_TASKS))
             return [await rollouts.play(task, lambda env: ()) for task in tasks]
 
     with checklist.item("chat") as say:

@@ -12,7 +12,7 @@ from agentrl.chat.format import ChatFormat
 from agentrl.chat.make import make_chat
 from agentrl.config.document import parse
 from agentrl.config.sections import ChatSection, SandboxSection
-from agentrl.env import Env
+from agentrl.env import Env, tasks_of
 from agentrl.models.tokenizer import byte_backend
 from agentrl.registry import EnvRef
 from agentrl.rollout.budget import RolloutLimits
@@ -74,7 +74,7 @@ async def staged(env_class: type[Env], backend: BackendName) -> AsyncIterator[St
 
 
 def task_at(env_class: type[Env], number: int, split: Split) -> Task:
-    found = list(islice(env_class.tasks(split), number, number + 1))
+    found = list(islice(tasks_of(env_class, split), number, number + 1))
     if not found:
         raise ValueError(f"{env_class.__name__} has no task {number} in split {split!r}")
     return found[0]

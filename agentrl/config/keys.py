@@ -61,7 +61,7 @@ class Key:
         """Such as `> 0`; empty when any value of the type will do."""
         signs = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
         return ", ".join(
-            f"{sign} {getattr(limit, name):g}"
+            f"{sign} {getattr(limit, name)}"
             for limit in self.field.metadata
             for name, sign in signs.items()
             if hasattr(limit, name)

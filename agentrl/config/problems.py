@@ -26,6 +26,7 @@ _WANTED = {
     "bool_parsing": "true or false",
     "string_type": "text (put it in quotes)",
     "string_pattern_mismatch": "text that matches {pattern}",
+    "string_too_long": "text of at most {max_length} characters",
     "dict_type": "a mapping",
     "model_type": "a mapping",
     "model_attributes_type": "a mapping",

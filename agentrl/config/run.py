@@ -31,9 +31,12 @@ class RunConfig(Section):
     name: str = Field(
         "run",
         pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$",
+        max_length=100,
         description="Folder under `runs/`; a number is added when taken.",
     )
-    seed: int = Field(0, ge=0, description="Of tasks, sampling, weights and data order.")
+    seed: int = Field(
+        0, ge=0, le=2**32 - 1, description="Of tasks, sampling, weights and data order."
+    )
     env: EnvSection
     model: ModelSection = Field(description="Where the weights come from.")
     chat: ChatSection = Field(default_factory=ChatSection)

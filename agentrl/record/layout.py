@@ -126,15 +126,24 @@ class RunLayout:
 
 
 def create_run_folder(parent: Path, name: str) -> Path:
-    """Make `parent/name`, or `name-2`, `name-3` ... when taken; nobody else can get the same."""
-    parent.mkdir(parents=True, exist_ok=True)
-    for number in count(1):
-        path = parent / (name if number == 1 else f"{name}-{number}")
-        try:
-            path.mkdir()
-        except FileExistsError:
-            continue
-        return path
+    """Make `parent/name`, or `name-2`, `name-3` ... when taken; nobody else can get the same.
+
+    Raises ValueError where no folder can be made.
+    """
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        for number in count(1):
+            path = parent / (name if number == 1 else f"{name}-{number}")
+            try:
+                path.mkdir()
+            except FileExistsError:
+                continue
+            return path
+    except OSError as error:
+        raise ValueError(
+            f"no run folder can be made in {parent}: {error.strerror}; choose another place with "
+            "--runs, or free this one"
+        ) from error
     raise AssertionError("count() does not end")
 
 

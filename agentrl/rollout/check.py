@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from agentrl.chat.format import ChatFormat
-from agentrl.env import Env
+from agentrl.env import Env, tasks_of
 from agentrl.rollout.budget import RolloutLimits
 from agentrl.rollout.dispatch import SandboxSource
 from agentrl.rollout.judge import JudgeRole
@@ -58,9 +58,9 @@ async def check_env(
     problems: list[str] = []
     if not env_class.definition().has_demo:
         problems.append("there is no demo(), so nothing shows that the tasks can be solved")
-    tasks = {split: list(islice(env_class.tasks(split), tasks_per_split)) for split in SPLITS}
+    tasks = {split: list(islice(tasks_of(env_class, split), tasks_per_split)) for split in SPLITS}
     for split, them in tasks.items():
-        again = [task.id for task in islice(env_class.tasks(split), tasks_per_split)]
+        again = [task.id for task in islice(tasks_of(env_class, split), tasks_per_split)]
         problems += _task_problems(split, [task.id for task in them], again)
     shared = {task.id for task in tasks["train"]} & {task.id for task in tasks["eval"]}
     if shared:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl.chat.format import ChatFormat
-from agentrl.env import Env, NoSandbox
+from agentrl.env import Env, NoSandbox, tasks_of
 from agentrl.rollout.budget import RolloutLimits
 from agentrl.rollout.conversation import open_env, reply_of
 from agentrl.rollout.dispatch import SandboxSource
@@ -53,7 +53,7 @@ def demo_tasks(env_class: type[Env], split: str = "train") -> Iterator[DemoTask]
         raise ValueError(f"{env_class.__name__} has no demo(), so there is nothing to warm up on")
     for sibling in count():
         task = None
-        for task in env_class.tasks(split):
+        for task in tasks_of(env_class, split):
             yield DemoTask(task, sibling)
         if task is None:
             raise ValueError(f"{env_class.__name__} has no tasks in split {split!r}")

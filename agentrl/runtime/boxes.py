@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from agentrl.config.sections import SandboxSection
-from agentrl.env import Env
+from agentrl.env import Env, tasks_of
 from sandboxes import SandboxPool, SandboxSpec, make_backend
 
 
@@ -42,4 +42,7 @@ async def try_out(pool: SandboxPool, spec: SandboxSpec) -> None:
 
 def first_spec(env_class: type[Env]) -> SandboxSpec | None:
     """The box of the first task; those of the others are usually like it but for their files."""
-    return env_class.sandbox_for(next(iter(env_class.tasks("train"))))
+    task = next(tasks_of(env_class, "train"), None)
+    if task is None:
+        raise ValueError(f"{env_class.__name__} has no tasks in split 'train'")
+    return env_class.sandbox_for(task)

@@ -18,6 +18,7 @@ import structlog
 from agentrl.config.dump import dump_config, masked
 from agentrl.config.judge import GenRMJudge
 from agentrl.config.run import RunConfig
+from agentrl.env import tasks_of
 from agentrl.record.layout import RunLayout
 from agentrl.record.trackers import open_trackers
 from agentrl.record.writer import RunWriter
@@ -207,7 +208,7 @@ class Launch:
             watchdog=self._watchdog,
             journals=self._journals,
             tell=self._link.tell,
-            eval_tasks=list(islice(self._env_class.tasks("eval"), config.eval.tasks)),
+            eval_tasks=list(islice(tasks_of(self._env_class, "eval"), config.eval.tasks)),
             stop=self._stop,
             clock=time.monotonic,
             started_s=self._started_s - self.progress.wall_s,
@@ -239,7 +240,7 @@ class Launch:
         config = self._config
         return Collector(
             source=TaskSource(
-                lambda: self._env_class.tasks("train"),
+                lambda: tasks_of(self._env_class, "train"),
                 seed=config.seed,
                 split="train",
                 cursor=self.progress.cursor,

@@ -36,6 +36,19 @@ def check(path: Path, *overrides: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
+def test_an_environment_without_tasks(run_file: Path, tmp_path: Path) -> None:
+    env = tmp_path / "nothing.py"
+    env.write_text(
+        "from agentrl import Env\nclass Nothing(Env):\n    @classmethod\n"
+        "    def tasks(cls, split):\n        return []\n"
+    )
+    code, out = check(run_file, f"env.name={env}:Nothing", "env.options={}")
+    assert code == 2
+    assert [line for line in out.splitlines() if line.startswith("FAIL")] == [
+        "FAIL  env       Nothing has no tasks in split 'train'"
+    ]
+
+
 def test_a_run_that_can_train(run_file: Path) -> None:
     code, out = check(run_file)
     assert code == 0

@@ -104,6 +104,11 @@ def test_numbers_and_words_that_yaml_1_1_reads_wrongly() -> None:
             "run.yaml:4: `name`: wanted text that matches ^[A-Za-z0-9_][A-Za-z0-9_.-]*$, "
             "got '../up'",
         ),
+        (
+            f"name: {'x' * 101}\n",
+            f"run.yaml:4: `name`: wanted text of at most 100 characters, got '{'x' * 79}",
+        ),
+        ("seed: 4294967296\n", "run.yaml:4: `seed`: wanted at most 4294967295, got 4294967296"),
         ("seed: -1\n", "run.yaml:4: `seed`: wanted at least 0, got -1"),
         ("warmup: {grad_clip: 0}\n", "run.yaml:4: `warmup.grad_clip`: wanted more than 0, got 0"),
         ("sandbox:\n", "run.yaml:4: `sandbox`: wanted a mapping, got nothing"),

@@ -12,7 +12,7 @@ import pytest
 from pydantic import Field
 
 from agentrl import Env, Message, SandboxSpec, Task, ToolCall, ToolResult, Turn, reward, tool
-from agentrl.env import NoSandbox
+from agentrl.env import NoSandbox, tasks_of
 
 
 class Shop(Env):
@@ -162,6 +162,33 @@ def test_what_is_given_is_a_number_or_an_error_where_it_is_given() -> None:
 def test_tasks_must_be_there() -> None:
     with pytest.raises(ValueError, match="has no tasks"):
         type("Empty", (Env,), {}).definition()
+
+
+def test_tasks_must_take_a_split() -> None:
+    with pytest.raises(ValueError, match=r"Wrong.tasks: .*; wanted tasks\(cls, split\)"):
+        with_tasks(tasks=classmethod(lambda cls: [])).definition()
+
+
+@pytest.mark.parametrize(
+    ("tasks", "told"),
+    [
+        (None, "returned None; wanted a list of Task"),
+        ([{"id": "1"}], "has {'id': '1'} in it; wanted a Task"),
+    ],
+)
+def test_tasks_must_be_tasks(tasks: Any, told: str) -> None:
+    wrong = with_tasks(tasks=classmethod(lambda cls, split: tasks))
+    with pytest.raises(ValueError, match=rf"Wrong.tasks\('train'\) {told}"):
+        list(tasks_of(wrong, "train"))
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [({"id": 3}, "Task.id is 3; wanted a text"), ({"id": "3", "prompt": None}, "Task.prompt is")],
+)
+def test_a_task_is_made_of_text(given: Any, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        Task(**given)
 
 
 def test_group_members_share_task_rng_and_nothing_else() -> None:

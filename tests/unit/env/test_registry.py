@@ -26,6 +26,7 @@ class NotOne: ...
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / "my_environment_file.py").write_text(SOURCE)
     (tmp_path / "lacks_something.py").write_text("import a_module_that_is_nowhere")
+    (tmp_path / "broken.py").write_text("import sys\nclass Mine(:")
     monkeypatch.setattr(sys, "path", [*sys.path])
     return str(tmp_path)
 
@@ -52,6 +53,10 @@ def test_shipped_environments_have_short_names() -> None:
         ("my_environment_file:NotOne", "no subclass of agentrl.Env"),
         ("nowhere.py:Mine", "there is no file"),
         ("nowhere_at_all:Mine", "there is no module 'nowhere_at_all'"),
+        (":Mine", "or name a class as `pkg.module:Class`"),
+        ("../folder:Mine", "or name a class as `pkg.module:Class`"),
+        ("broken.py:Mine", r"broken.py, line 2: invalid syntax"),
+        ("broken:Mine", r"broken.py, line 2: invalid syntax"),
     ],
 )
 def test_what_cannot_be_found_is_named(folder: str, name: str, message: str) -> None:

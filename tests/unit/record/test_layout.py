@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from agentrl.record.layout import RunLayout, create_run_folder
 
 
@@ -29,3 +31,11 @@ def test_chunks_are_numbered_on(tmp_path: Path) -> None:
     layout.chunk_open_columns(10).touch()
     assert layout.next_chunk() == 11
     assert layout.open_chunks() == [10]
+
+
+def test_a_place_where_no_run_folder_can_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("not a folder")
+    with pytest.raises(
+        ValueError, match=r"no run folder can be made in .*runs: File exists; choose"
+    ):
+        create_run_folder(tmp_path / "runs", "quick")
