@@ -1,10 +1,10 @@
 """May more groups start? Staleness and memory decide.
 
-The rule is AReaL's capacity inequality (arXiv 2505.24298), counted in groups. A group that is
-accepted now will be trained on after all that were accepted before it, so bounding
-`accepted + running` bounds how old its weights can be by then. With `max_staleness` 0 it is the
-synchronous batch: exactly one step's groups start after each publication, and a rejected group is
-replaced at once. It never looks at length, so it never starves long attempts.
+The rule is AReaL's capacity inequality (arXiv 2505.24298), counted in groups. Were groups trained on
+in the order in which they start, none would be more than `max_staleness` steps old by then. One that
+is overtaken by later ones may be: nothing waits for it, and it is not given up, so long attempts are
+never starved. With `max_staleness` 0 it is the synchronous batch: exactly one step's groups start
+after each publication, and a rejected group is replaced at once.
 
 `OverSample` does: it starts more groups than a step needs and gives up those that are not ready
 when enough are. Steps are shorter, and what is given up is long; `agentrl simulate` shows how much

@@ -10,7 +10,7 @@ The checker reads a log from outside, shares no code with the scheduler's books,
 - a context never shrinks within an attempt: tokens survive the loss of a worker;
 - a tool call runs once and its result is taken once;
 - events of an old generation change nothing: they are answered by nothing;
-- admitted groups stay within the staleness bound, and none is trained on later than it allows;
+- no more groups are admitted, nor accepted, than the staleness bound allows;
 - a lost attempt is never counted as finished;
 - of workers and handoffs: see scheduler.handoff_rules.
 """
@@ -204,12 +204,12 @@ class InvariantChecker:
                 require(not members, f"a group was accepted with {members} open", event)
 
     def _check_staleness(self, event: GroupAccepted) -> None:
-        """Groups are trained on in the order in which they are accepted; the newest version
-        at that time bounds how old they are by then."""
+        """Groups are trained on in the order in which they are accepted, and none is accepted
+        further ahead of its step than groups may be begun."""
         trained_version = self._num_accepted // self._groups_per_step
         self._num_accepted += 1
         lag = trained_version - self._version
-        require(lag <= self._max_staleness, f"a group is trained on {lag} versions late", event)
+        require(lag <= self._max_staleness, f"a group is accepted {lag} versions ahead", event)
 
     # ----------------------------------------------------------------------------- decisions
 

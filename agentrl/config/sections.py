@@ -264,8 +264,9 @@ class TrainSection(Section):
     max_staleness: int = Field(
         0,
         ge=0,
-        description="How many optimizer steps old the weights behind a sample may be when it "
-        "is trained on. 0 is synchronous and on-policy.",
+        description="How many steps ahead of their turn groups are begun (AReaL's rule). 0 is "
+        "synchronous and on-policy. One that later ones overtake is trained on when it is ready, "
+        "and may be older.",
     )
     microbatch_tokens: PositiveInt = Field(8192, description="Tokens of one forward pass.")
     advantage: AdvantageSection = Field(
