@@ -53,18 +53,18 @@ class Background:
 
     async def wait(self, timeout_s: float | None = None) -> ExecResult:
         """Its end; `TimeoutError` leaves it running. Raises `SandboxLost`."""
-        with self._guard():
-            async with asyncio.timeout(timeout_s):
-                result = _result(*await self._call.end())
-        self._call.close()
-        return result
+        async with asyncio.timeout(timeout_s):
+            return await self._end()
 
     async def kill(self) -> ExecResult:
         """End it with all that it started. Raises `SandboxLost`, also when the box does not say so."""
         with self._guard():
             if self.is_running:
                 self._call.send(frames.KILL)
-            deadline = Deadline.after(ANSWER_TIMEOUT_S, "the time for a kill")
+        return await self._end(Deadline.after(ANSWER_TIMEOUT_S, "the time for a kill"))
+
+    async def _end(self, deadline: Deadline | None = None) -> ExecResult:
+        with self._guard():
             result = _result(*await self._call.end(deadline))
         self._call.close()
         return result

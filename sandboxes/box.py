@@ -28,7 +28,14 @@ from sandboxes.paths import (
     files_of_tree,
     relative_path,
 )
-from sandboxes.sandbox import ExecResult, SandboxError, SandboxLost, UnsafePath, Unsupported
+from sandboxes.sandbox import (
+    READ_LIMIT_BYTES,
+    ExecResult,
+    SandboxError,
+    SandboxLost,
+    UnsafePath,
+    Unsupported,
+)
 from sandboxes.session import Session
 from sandboxes.spec import SandboxSpec
 from sandboxes.wire import Command, Unrunnable
@@ -40,7 +47,6 @@ ANSWER_GRACE_S = 1.8
 TRANSFER_TIMEOUT_S = 60.0
 PING_TIMEOUT_S = 5.0
 MAX_OUTPUT_BYTES = 64 * 1024 * 1024
-READ_LIMIT_BYTES = 64 * 1024 * 1024
 _EXHAUSTED = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
 
 

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from sandboxes.background import Background
     from sandboxes.session import Session
 
+READ_LIMIT_BYTES = 64 * 1024 * 1024
+"""Of what is read at once, unless a caller says otherwise."""
+
 
 class SandboxError(Exception):
     """The box or its backend failed; the command, if any, may or may not have run."""
@@ -132,11 +135,11 @@ class Sandbox(Protocol):
         """
         ...
 
-    async def read(self, path: str, *, max_bytes: int = 64 * 1024 * 1024) -> bytes:
+    async def read(self, path: str, *, max_bytes: int = READ_LIMIT_BYTES) -> bytes:
         """What a plain file holds. Over `max_bytes` it is an `OSError` (EFBIG)."""
         ...
 
-    async def read_text(self, path: str, *, max_bytes: int = 64 * 1024 * 1024) -> str:
+    async def read_text(self, path: str, *, max_bytes: int = READ_LIMIT_BYTES) -> str:
         """As `read`; bytes that are not UTF-8 are replaced, so that they raise nothing."""
         ...
 
@@ -157,7 +160,7 @@ class Sandbox(Protocol):
         ...
 
     async def download(
-        self, path: str = ".", *, max_bytes: int = 64 * 1024 * 1024
+        self, path: str = ".", *, max_bytes: int = READ_LIMIT_BYTES
     ) -> dict[str, bytes]:
         """Plain files under `path`, keyed by path relative to it; links are not followed.
 

@@ -46,10 +46,9 @@ class OutageGate:
         self._held: deque[tuple[Attempt, JournaledAttempt | None]] = deque()
         self._num_failures = 0
         """One after the other, each of an attempt that was begun after the one before."""
-        self._begun: set[str] = set()
-        """Attempts that were begun since the newest of those failures."""
-        self._proofs: set[str] = set()
-        """Attempts that were begun since the first of them. One that ends well ends the outage."""
+        self._begun: dict[str, int] = {}
+        """Attempts that were begun since the first of those failures, and how many there were then.
+        One that ends well ends the outage."""
         self._is_closed = False
         self._has_probe = False
         """One attempt was let through a closed gate."""
@@ -72,14 +71,14 @@ class OutageGate:
 
     def ended(self, trajectory: Trajectory) -> None:
         """To be told of every attempt before what follows from it is submitted."""
-        was_begun = trajectory.trajectory_id in self._begun
+        begun_at = self._begun.pop(trajectory.trajectory_id, 0)
         if trajectory.outcome is not Outcome.INFRA_ERROR:
-            if trajectory.trajectory_id in self._proofs:
+            if begun_at:
                 self._end()
             return
         self._num_ended += 1
         self._error = message_of(trajectory.error or "")
-        if was_begun or not self._num_failures:
+        if begun_at == self._num_failures:
             self._fail()
 
     def tick(self) -> None:
@@ -116,7 +115,6 @@ class OutageGate:
 
     def _fail(self) -> None:
         self._num_failures += 1
-        self._begun.clear()
         self._is_closed, self._has_probe = True, False
         self._next_s = self._clock() + self._pause_s
         if self._num_failures > 1:  # a single one is no outage
@@ -133,7 +131,6 @@ class OutageGate:
         self._num_failures = self._num_ended = 0
         self._open()
         self._begun.clear()
-        self._proofs.clear()
 
     def _open(self) -> None:
         self._is_closed = self._has_probe = False
@@ -143,6 +140,5 @@ class OutageGate:
 
     def _let_through(self, attempt: Attempt, past: JournaledAttempt | None) -> None:
         if self._num_failures:
-            self._begun.add(attempt.trajectory_id)
-            self._proofs.add(attempt.trajectory_id)
+            self._begun[attempt.trajectory_id] = self._num_failures
         self._begin(attempt, past)

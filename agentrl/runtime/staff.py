@@ -251,18 +251,16 @@ class Staff:
             await self._catch_up(seat, generation)
 
     async def _become(self, seat: WorkerSeat) -> Served:
+        served: Served
         match seat.role:
             case Role.ROLLOUT:
-                served: Served = await seat.actor.become_rollout.remote(self._secret)
-                return served
+                served = await seat.actor.become_rollout.remote(self._secret)
             case Role.GENRM:
-                judging: Served = await seat.actor.become_genrm.remote(
-                    self._secret, self._layout.judge
-                )
-                return judging
+                served = await seat.actor.become_genrm.remote(self._secret, self._layout.judge)
             case Role.TRAINING:
                 await seat.actor.become_training.remote(None)
-                return Served(url="", version=await self._store.newest.remote())
+                served = Served(url="", version=await self._store.newest.remote())
+        return served
 
     async def _catch_up(self, seat: WorkerSeat, generation: int) -> None:
         """Whoever publishes passes over a seat without a url, so what was published until it has
@@ -282,7 +280,7 @@ class Staff:
         except GONE:
             return  # it takes the newest version when it serves again, as does its successor
         if seat.actor is not process:
-            return
+            return  # what the next one has is its own
         seat.version = version
         self._tell(
             WeightsLoaded(
