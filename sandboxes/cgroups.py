@@ -44,7 +44,9 @@ class BoxCgroup:
         return next((path for path in candidates if path.exists()), None)
 
     def num_oom_kills(self) -> int:
-        words = self.oom_file.read_text().split() if self.oom_file else []
+        """0 where the groups are removed by now."""
+        oom_file = self.oom_file
+        words = text_of(oom_file).split() if oom_file else []
         return int(words[words.index("oom_kill") + 1]) if "oom_kill" in words else 0
 
     def remove(self) -> None:
@@ -55,6 +57,16 @@ class BoxCgroup:
                 if time.monotonic() > deadline:
                     raise OSError(errno.EBUSY, "processes of a deleted box live on", str(folder))
                 time.sleep(0.002)
+
+
+def text_of(group_file: Path) -> str:
+    """Nothing where the group is removed, maybe in this moment: the kernel says either."""
+    try:
+        return group_file.read_text()
+    except OSError as e:
+        if e.errno not in (errno.ENOENT, errno.ENODEV):
+            raise
+        return ""
 
 
 def _removed(folder: Path) -> bool:

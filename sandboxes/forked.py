@@ -37,7 +37,6 @@ class ForkedBox:
         self._family: Family | None = None
         self._birth: Birth | None = None
         self._cgroup: BoxCgroup | None = None
-        self._is_deleted = False
 
     async def start(self, client: BoxClient) -> None:
         await client.connect(self._our_end)
@@ -63,7 +62,6 @@ class ForkedBox:
         if self._making is not None:
             await asyncio.gather(self._making, return_exceptions=True)
         self._box_end.close()
-        self._is_deleted = True
         if self._family is not None:
             self._family.num_users -= 1
         try:
@@ -88,7 +86,7 @@ class ForkedBox:
             os.close(pidfd)
 
     def cause_of_death(self) -> str:
-        if self._cgroup and not self._is_deleted and self._cgroup.num_oom_kills():
+        if self._cgroup and self._cgroup.num_oom_kills():
             return f"(it ran out of its {self.spec.memory_bytes} bytes of memory)"
         if self._birth is not None and self._birth.problem:
             return self._birth.problem

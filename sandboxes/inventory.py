@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import os
 import shutil
 import signal
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from sandboxes import process
 from sandboxes.cgroup_names import FoundGroup, groups_below
-from sandboxes.cgroups import ROOT, BoxCgroup
+from sandboxes.cgroups import ROOT, BoxCgroup, text_of
 from sandboxes.ownership import local_name_may_live
 from sandboxes.sandbox import BackendUnavailable, SandboxError
 
@@ -184,16 +183,7 @@ def _remove(box: FoundBox) -> None:
     found = _groups().get(box.name, ())
     group = BoxCgroup(folders=tuple(group.folder for group in found))
     for file in group.procs_files:
-        for pid in _members(file):
+        for pid in text_of(file).split():  # maybe removed by somebody else who collects
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+                os.kill(int(pid), signal.SIGKILL)
     group.remove()
-
-
-def _members(procs_file: Path) -> list[int]:
-    try:
-        return [int(pid) for pid in procs_file.read_text().split()]
-    except OSError as e:
-        if e.errno not in (errno.ENOENT, errno.ENODEV):
-            raise
-        return []  # removed by somebody else who collects

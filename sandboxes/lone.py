@@ -69,7 +69,7 @@ class LoneBox(LocalBox):
             yield f"{name}={value}"
 
     def cause_of_death(self) -> str:
-        if self._cgroup is not None and not self._is_deleted and self._cgroup.num_oom_kills():
+        if self._cgroup is not None and self._cgroup.num_oom_kills():
             return f"(it ran out of its {self.spec.memory_bytes} bytes of memory)"
         return super().cause_of_death()
 

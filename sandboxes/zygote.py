@@ -96,10 +96,11 @@ class Zygote:
         """What it and its boxes have written since they were last asked."""
         stderr = self._process.stderr
         assert stderr is not None
-        if stderr.closed:
+        try:
+            os.set_blocking(stderr.fileno(), False)
+            words = stderr.read(4096) or b""
+        except ValueError:  # closed by whoever ends it in a thread, maybe in this moment
             return ""
-        os.set_blocking(stderr.fileno(), False)
-        words = stderr.read(4096) or b""
         return words.decode("utf-8", "replace").strip()
 
     def end(self) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
 from sandboxes.cgroup_names import group_name
-from sandboxes.cgroups import Cgroups, sweep_groups
+from sandboxes.cgroups import BoxCgroup, Cgroups, sweep_groups
 from sandboxes.ownership import this_process
 from sandboxes.spec import SandboxSpec
 
@@ -97,6 +98,29 @@ def test_out_of_memory_kills_are_read_in_both_versions(tmp_path: Path) -> None:
     assert box.num_oom_kills() == 3
     (box.folders[0] / "memory.events").write_text("low 0\noom 1\noom_kill 2\n")
     assert box.num_oom_kills() == 2
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError(errno.ENOENT, ""), OSError(errno.ENODEV, "")])
+def test_a_group_that_is_removed_while_it_is_asked_has_nothing_to_tell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError
+) -> None:
+    """Another thread deletes the box; the kernel says either."""
+    box = BoxCgroup(folders=(tmp_path,))
+    (tmp_path / "memory.events").write_text("oom_kill 2\n")
+
+    def removed(path: Path) -> str:
+        raise error
+
+    monkeypatch.setattr(Path, "read_text", removed)
+    assert box.num_oom_kills() == 0
+
+
+def test_a_group_that_is_removed_while_it_is_looked_for_has_nothing_to_tell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([True])
+    monkeypatch.setattr(Path, "exists", lambda path: next(answers, False))
+    assert BoxCgroup(folders=(tmp_path,)).num_oom_kills() == 0
 
 
 def test_sweeping_spares_the_groups_of_the_living(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import errno
 import logging
 import socket
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,6 +30,22 @@ class StuckZygote(Zygote):
     def end(self) -> str:
         self.control.close()
         raise OSError(errno.EBUSY, "process 7 was killed and does not end")
+
+
+class ClosedJustNow:
+    """A pipe that another thread closes after it was looked at."""
+
+    closed = False
+
+    def fileno(self) -> int:
+        raise ValueError("I/O operation on closed file")
+
+
+def test_a_zygote_that_is_ended_meanwhile_has_no_last_words() -> None:
+    zygote = StuckZygote()
+    with zygote.control, zygote.its_end:
+        zygote._process = SimpleNamespace(stderr=ClosedJustNow())  # type: ignore[assignment]
+        assert zygote.last_words() == ""
 
 
 async def in_thread(call: Callable[[], None]) -> None:
